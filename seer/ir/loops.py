@@ -1,0 +1,185 @@
+"""Loop IR: what a scheduled kernel is before it becomes machine code.
+
+The whole grammar:
+
+    Stmt = Seq(stmts)                          one after another
+         | For(var, extent, kind, body)        var over range(extent), var is int64
+         | Let(var, value, body)               a name for an index value
+         | If(cond, then, orelse)              scalar condition; orelse may be None
+         | Store(buffer, indices, value)       one element (or one vector, in a VECTORIZED loop)
+
+    LoopProgram(name, params, buffers, body)
+
+Semantics
+    - SERIAL loops run in order. UNROLLED and VECTORIZED extents are Const.
+    - A VECTORIZED loop's body holds only Store, Let and Seq; all lanes of one statement happen
+      before the next statement. Loads of contiguous elements become vector loads.
+    - A PARALLEL loop stands at the top of a nest: not inside another loop; its iterations are
+      independent. Extent is Const.
+    - Scopes: ARG is an argument of the kernel. SHARED is scratch seen by all threads. THREAD is
+      scratch private to one thread, its content does not outlive one parallel iteration.
+      REGISTER is SSA values: after unrolling, every index is a constant, but the last, which is
+      a constant or `vector var + constant`; the last extent is the number of lanes of a slot.
+    - A Store into a REGISTER buffer inside a SERIAL loop becomes a loop-carried value.
+    - Buffers are dense and row-major; contents are undefined until stored.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from seer.dtypes import dtype as dtype_of
+from seer.ir.expr import Expr
+
+
+class Scope(enum.Enum):
+    """Where a buffer lives."""
+
+    ARG = "arg"
+    SHARED = "shared"
+    THREAD = "thread"
+    REGISTER = "register"
+
+
+class LoopKind(enum.Enum):
+    """How a loop runs."""
+
+    SERIAL = "for"
+    PARALLEL = "parallel"
+    UNROLLED = "unrolled"
+    VECTORIZED = "vectorized"
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A dense row-major array of `shape` elements; equality is identity."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: Scope
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.num_elements * dtype_of(self.dtype).size_bytes
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.name}: {self.dtype}{list(self.shape)} {self.scope.value})"
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """Statements in order."""
+
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`var` over range(extent)."""
+
+    var: str
+    extent: Expr
+    kind: LoopKind
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """`var` stands for the int64 `value` inside `body`."""
+
+    var: str
+    value: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """A scalar branch."""
+
+    cond: Expr
+    then: Stmt
+    orelse: Stmt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`buffer[indices] = value`."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+Stmt = Union[Seq, For, Let, If, Store]
+
+
+@dataclass(frozen=True, eq=False)
+class LoopProgram:
+    """One kernel.
+
+    Attributes:
+        name: a C identifier.
+        params: the ARG buffers, inputs in ComputeDAG order, then the output.
+        buffers: every SHARED, THREAD and REGISTER buffer used in the body.
+        body: a statement; PARALLEL loops only at its top level (below Seq and Let).
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    buffers: tuple[Buffer, ...]
+    body: Stmt
+
+
+def seq(*stmts: Stmt | None) -> Stmt:
+    """A Seq without empty or nested parts; a single statement stays itself."""
+    flat: list[Stmt] = []
+    for s in stmts:
+        if isinstance(s, Seq):
+            flat.extend(s.stmts)
+        elif s is not None:
+            flat.append(s)
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def sub_stmts(s: Stmt) -> tuple[Stmt, ...]:
+    """The direct sub-statements."""
+    match s:
+        case Seq(stmts):
+            return stmts
+        case For(_, _, _, body) | Let(_, _, body):
+            return (body,)
+        case If(_, then, orelse):
+            return (then,) if orelse is None else (then, orelse)
+        case Store():
+            return ()
+
+
+def walk_stmts(s: Stmt) -> Iterator[Stmt]:
+    """Every statement, parents first."""
+    yield s
+    for k in sub_stmts(s):
+        yield from walk_stmts(k)
+
+
+def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
+    """The statement with `fn` applied to each expression it holds directly (extents included)."""
+    match s:
+        case Seq(stmts):
+            return Seq(tuple(map_exprs(k, fn) for k in stmts))
+        case For(var, extent, kind, body):
+            return For(var, fn(extent), kind, map_exprs(body, fn))
+        case Let(var, value, body):
+            return Let(var, fn(value), map_exprs(body, fn))
+        case If(cond, then, orelse):
+            return If(fn(cond), map_exprs(then, fn), None if orelse is None else map_exprs(orelse, fn))
+        case Store(buffer, indices, value):
+            return Store(buffer, tuple(fn(i) for i in indices), fn(value))

@@ -1,0 +1,159 @@
+"""Tensors and the operations that define them: placeholder, compute, reduce.
+
+A tensor is the output of one operation. A ComputeOp gives each element by a scalar expression of
+its axes; a reduction combines that expression over its reduce axes with a declared Reducer and is
+always the outermost thing in the op (a mean is a sum op and a division op).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from seer.errors import UserError
+from seer.ir.expr import Const, Expr, ExprLike, Node, Read, Var, as_expr, binary
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One loop of an op: a variable over range(extent)."""
+
+    name: str
+    extent: int
+
+    @property
+    def var(self) -> Var:
+        return Var(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """How a reduction combines values.
+
+    `combine(acc, value)` builds the expression; `identity(dtype)` is its neutral element.
+    A reducer not declared commutative (and associative) keeps its order: no sketch rule may
+    split or vectorise its axes.
+    """
+
+    name: str
+    combine: Callable[[Expr, Expr], Expr]
+    identity: Callable[[str], float | int]
+    commutative: bool = True
+
+
+def _lowest(dtype: str) -> float | int:
+    if dtype.startswith("float"):
+        return float("-inf")
+    return -(2**31) if dtype == "int32" else -(2**63)
+
+
+def _highest(dtype: str) -> float | int:
+    if dtype.startswith("float"):
+        return float("inf")
+    return 2**31 - 1 if dtype == "int32" else 2**63 - 1
+
+
+SUM = Reducer("sum", lambda a, b: binary("+", a, b), lambda dtype: 0.0 if dtype.startswith("float") else 0)
+PROD = Reducer("prod", lambda a, b: binary("*", a, b), lambda dtype: 1.0 if dtype.startswith("float") else 1)
+MAX = Reducer("max", lambda a, b: binary("max", a, b), _lowest)
+MIN = Reducer("min", lambda a, b: binary("min", a, b), _highest)
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """An input of a ComputeDAG; `constant` marks a weight, whose value is known before the run."""
+
+    constant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeOp:
+    """One element per point of `axes`: `body`, combined over `reduce_axes` if there is a reducer.
+
+    `tag` says which graph operator the op is the anchor of ("conv2d", "matmul", ...), or "" for
+    anything element-wise or injective; families and sketch rules read it.
+    """
+
+    axes: tuple[Axis, ...]
+    body: Expr
+    reduce_axes: tuple[Axis, ...] = ()
+    reducer: Reducer | None = None
+    tag: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A named array of a fixed shape (elements) and dtype; equality is identity."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    op: Placeholder | ComputeOp
+
+    def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Expr:
+        idx = indices if isinstance(indices, tuple) else (indices,)
+        if len(idx) != len(self.shape):
+            raise UserError(
+                f"{self.name} has {len(self.shape)} dimensions {self.shape}, read with {len(idx)} indices"
+            )
+        return Read(self, tuple(as_expr(i) for i in idx))
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name}: {self.dtype}{list(self.shape)})"
+
+
+def placeholder(
+    shape: Sequence[int], dtype: str = "float32", name: str = "x", constant: bool = False
+) -> Tensor:
+    """An input tensor of the given shape (elements) and dtype."""
+    return Tensor(name, tuple(int(s) for s in shape), dtype, Placeholder(constant))
+
+
+def reduce_axis(extent: int, name: str) -> Axis:
+    """An axis to reduce over, for `compute(..., reduce=...)`."""
+    return Axis(name, int(extent))
+
+
+def compute(
+    shape: Sequence[int],
+    body: Callable[..., ExprLike],
+    name: str,
+    *,
+    reduce: Sequence[Axis] = (),
+    reducer: Reducer | None = None,
+    tag: str = "",
+    axis_names: Sequence[str] | None = None,
+) -> Tensor:
+    """Define a tensor by an expression of its axes.
+
+    Args:
+        shape: extents of the spatial axes, in elements.
+        body: called with one Var per spatial axis; returns the element (or, for a reduction, the
+            term that is combined over `reduce`, whose axes it uses through `axis.var`).
+        name: the tensor's name; must be unique within its ComputeDAG.
+        reduce: the reduce axes, outer to inner; empty for none. Extents of 0 give the identity.
+        reducer: SUM, MAX, MIN, PROD or one's own; needed if `reduce` is given.
+        tag: the graph operator this op is the anchor of.
+        axis_names: names of the spatial axes, by default i0, i1, ...
+
+    Raises:
+        UserError: if `reduce` and `reducer` are not given together, or axis names repeat.
+    """
+    names = tuple(axis_names) if axis_names else tuple(f"i{k}" for k in range(len(shape)))
+    axes = tuple(Axis(n, int(s)) for n, s in zip(names, shape, strict=True))
+    if (reducer is None) != (not reduce):
+        raise UserError(f"compute {name}: give reduce axes and a reducer together")
+    all_names = [a.name for a in (*axes, *reduce)]
+    if len(set(all_names)) != len(all_names):
+        raise UserError(f"compute {name}: axis names repeat: {all_names}")
+    value = body(*(a.var for a in axes))
+    expr = value if isinstance(value, Node) else as_expr(value)
+    op = ComputeOp(axes, expr, tuple(reduce), reducer, tag)  # type: ignore[arg-type]
+    return Tensor(name, tuple(a.extent for a in axes), op.body.dtype, op)
+
+
+def identity_of(op: ComputeOp) -> Const:
+    """The neutral element of a reduction op, as a constant of its dtype."""
+    if op.reducer is None:
+        raise UserError("not a reduction")
+    return Const(op.reducer.identity(op.body.dtype), op.body.dtype)
