@@ -53,10 +53,35 @@ def _highest(dtype: str) -> float | int:
     return 2**31 - 1 if dtype == "int32" else 2**63 - 1
 
 
-SUM = Reducer("sum", lambda a, b: binary("+", a, b), lambda dtype: 0.0 if dtype.startswith("float") else 0)
-PROD = Reducer("prod", lambda a, b: binary("*", a, b), lambda dtype: 1.0 if dtype.startswith("float") else 1)
-MAX = Reducer("max", lambda a, b: binary("max", a, b), _lowest)
-MIN = Reducer("min", lambda a, b: binary("min", a, b), _highest)
+def _sum(a: Expr, b: Expr) -> Expr:
+    return binary("+", a, b)
+
+
+def _prod(a: Expr, b: Expr) -> Expr:
+    return binary("*", a, b)
+
+
+def _max(a: Expr, b: Expr) -> Expr:
+    return binary("max", a, b)
+
+
+def _min(a: Expr, b: Expr) -> Expr:
+    return binary("min", a, b)
+
+
+def _zero(dtype: str) -> float | int:
+    return 0.0 if dtype.startswith("float") else 0
+
+
+def _one(dtype: str) -> float | int:
+    return 1.0 if dtype.startswith("float") else 1
+
+
+# Module-level functions, not lambdas: reducers travel to worker processes by pickle.
+SUM = Reducer("sum", _sum, _zero)
+PROD = Reducer("prod", _prod, _one)
+MAX = Reducer("max", _max, _lowest)
+MIN = Reducer("min", _min, _highest)
 
 
 @dataclass(frozen=True, slots=True)
