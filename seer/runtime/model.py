@@ -1,0 +1,195 @@
+"""A compiled model: NumPy arrays in, one native call, NumPy arrays out."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from seer.codegen.artifact import ArgSpec
+from seer.codegen.build import compile_module
+from seer.codegen.memory_plan import ALIGNMENT
+from seer.codegen.model_entry import model_entry
+from seer.codegen.model_plan import ModelPlan
+from seer.errors import UserError
+from seer.flags import debug
+from seer.runtime.loader import load_objects
+from seer.runtime.target import Target
+
+_ENTRY = "seer_model_run"
+_ENTRY_TYPE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32
+)
+
+
+class CompiledModel:
+    """A model as machine code. Call it with arrays in the order of `inputs`, or by name.
+
+    It may be called from several threads at once; each running call has its own arena. Weights
+    are kept in the layout that the kernels read.
+
+    Attributes:
+        name: the model's name.
+        inputs: name, shape (elements) and dtype of each input.
+        outputs: the same of each output.
+        target: what it was compiled for.
+        num_threads: threads of a call that does not say; may be changed at any time.
+    """
+
+    def __init__(self, plan: ModelPlan, target: Target) -> None:
+        """Link the plan's kernels and its entry point.
+
+        Raises:
+            BuildError: if the code cannot be compiled or loaded.
+        """
+        self.name = plan.name
+        self.inputs = plan.inputs
+        self.outputs = plan.outputs
+        self.target = target
+        self.num_threads = target.num_threads
+        self._plan = plan
+        self._constants = [_aligned(c) for c in plan.constants]
+        self._constant_table = _pointer_table(self._constants)
+        self._arenas = _ArenaPool()
+        text = model_entry(_ENTRY, plan.steps, scratch_offset=plan.arena_bytes)
+        debug("model", lambda: text)
+        objects = [*(a.code for a in plan.artifacts), compile_module(text, target)]
+        self._engine = load_objects(objects)  # owns the code: must live as long as `_run`
+        self._run = _ENTRY_TYPE(self._engine.address(_ENTRY))
+
+    def __call__(
+        self, *arrays: Any, num_threads: int | None = None, **named: Any
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Run the model once.
+
+        Args:
+            arrays: the first inputs, by position; any strides.
+            num_threads: threads of this call, by default those of the model.
+            named: the other inputs, by name.
+
+        Returns:
+            A new array, or a tuple of new arrays if the model has several outputs.
+
+        Raises:
+            UserError: if an input is missing, unknown, or of another shape or dtype.
+        """
+        threads = self.num_threads if num_threads is None else num_threads
+        if not isinstance(threads, int) or threads < 1:
+            raise UserError(f"model {self.name}: num_threads is {threads!r}; it must be an integer >= 1")
+        inputs = self._bind(arrays, named)
+        outputs = [_empty(s.shape, s.dtype) for s in self.outputs]
+        arena = self._arenas.take(self._plan.arena_size(threads))
+        try:
+            self._run(
+                _pointer_table(inputs),
+                _pointer_table(outputs),
+                self._constant_table,
+                arena.ctypes.data,
+                threads,
+            )
+        finally:
+            self._arenas.give_back(arena)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes that each call running at the same time needs, besides its outputs."""
+        return self._plan.arena_size(self.num_threads)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the weights, as packed."""
+        return self._plan.constant_bytes
+
+    @property
+    def num_kernels(self) -> int:
+        """Kernel calls of one run."""
+        return len(self._plan.steps)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(_describe, self.inputs))
+        outputs = ", ".join(map(_describe, self.outputs))
+        return (
+            f"CompiledModel({self.name}: {inputs} -> {outputs}; {self.num_kernels} kernels, "
+            f"weights {self.constant_bytes / 2**20:.1f} MiB, arena {self.arena_bytes / 2**20:.1f} MiB, "
+            f"{self.num_threads} threads)"
+        )
+
+    def _bind(self, arrays: Sequence[Any], named: dict[str, Any]) -> list[np.ndarray]:
+        """Each input, checked, as a C-contiguous array."""
+        names = [s.name for s in self.inputs]
+        wanted = ", ".join(map(_describe, self.inputs)) or "none"
+        if len(arrays) > len(names):
+            raise UserError(f"model {self.name}: {len(arrays)} inputs given; it takes {wanted}")
+        given = dict(zip(names, arrays, strict=False))
+        for name, array in named.items():
+            if name not in names:
+                raise UserError(f"model {self.name} has no input {name!r}; it takes {wanted}")
+            if name in given:
+                raise UserError(f"model {self.name}: input {name!r} is given by position and by name")
+            given[name] = array
+        missing = [n for n in names if n not in given]
+        if missing:
+            raise UserError(f"model {self.name}: input {missing[0]!r} is missing; it takes {wanted}")
+        return [self._check(s, given[s.name]) for s in self.inputs]
+
+    def _check(self, spec: ArgSpec, value: Any) -> np.ndarray:
+        try:  # Python numbers and lists take the input's dtype; an array must have it
+            array = np.asarray(value, None if isinstance(value, np.ndarray | np.generic) else spec.dtype)
+        except (TypeError, ValueError) as e:
+            raise UserError(f"model {self.name}: input {_describe(spec)} is not an array: {e}") from e
+        if array.dtype != np.dtype(spec.dtype) or array.shape != spec.shape:
+            raise UserError(
+                f"model {self.name}: input {spec.name!r} must be {spec.dtype}{list(spec.shape)}, "
+                f"found {array.dtype}{list(array.shape)}"
+            )
+        return np.require(array, requirements=["C", "A"])
+
+
+def _describe(spec: ArgSpec) -> str:
+    return f"{spec.name}: {spec.dtype}{list(spec.shape)}"
+
+
+class _ArenaPool:
+    """Arenas that no running call uses; as many as there have been calls at one time."""
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> np.ndarray:
+        """An arena of at least that size; a smaller one that was free is let go."""
+        with self._lock:
+            arena = self._free.pop() if self._free else None
+        if arena is not None and arena.nbytes >= size_bytes:
+            return arena
+        return _empty((size_bytes,), "uint8")
+
+    def give_back(self, arena: np.ndarray) -> None:
+        with self._lock:
+            self._free.append(arena)
+
+
+def _empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """An uninitialised C-contiguous array that begins at a multiple of ALIGNMENT bytes."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """The array itself if it begins at a multiple of ALIGNMENT bytes, else a copy that does."""
+    if array.ctypes.data % ALIGNMENT == 0:
+        return array
+    copy = _empty(array.shape, array.dtype.name)
+    copy[...] = array
+    return copy
+
+
+def _pointer_table(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
