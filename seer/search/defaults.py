@@ -1,0 +1,127 @@
+"""Good parameters without a search: what an untuned model runs, and where a search starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from seer.ir.dag import ComputeDAG
+from seer.ir.sketch import Nest, Sketch, Split
+from seer.runtime.target import Target
+from seer.search.rules import generate_sketches
+
+
+def default_candidate(dag: ComputeDAG, target: Target) -> tuple[Sketch, np.ndarray]:
+    """The best sketch and row by rule of thumb, without measuring."""
+    sketches = generate_sketches(dag, target)
+    sketch = sketches[1] if len(sketches) > 1 else sketches[0]
+    return sketch, default_row(sketch, target)
+
+
+def default_row(sketch: Sketch, target: Target) -> np.ndarray:
+    """A canonical (n_params,) row: full register tiles, cache-sized blocks, balanced threads."""
+    values: dict[str, int] = {}
+    for p in sketch.params:
+        if p.kind == "tile":
+            values[p.name] = 1
+        elif p.kind == "unroll":
+            values[p.name] = 64
+        elif p.kind == "location":
+            values[p.name] = _location(p.choices)
+        else:
+            values[p.name] = p.choices[-1]
+    for nest in sketch.all_nests():
+        values.update(_Tiles(sketch, nest, target).choose())
+    return sketch.canonical(sketch.row(values)[None])[0]
+
+
+def _location(choices: tuple[int, ...]) -> int:
+    """Inside the first group where possible: what is made for a tile is still in cache."""
+    return choices[0]
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Tile sizes of one nest."""
+
+    sketch: Sketch
+    nest: Nest
+    target: Target
+
+    def choose(self) -> dict[str, int]:
+        op = self.sketch.dag.op(self.nest.stage)
+        reduce_names = [a.name for a in op.reduce_axes]
+        lanes = self.target.lanes(op.body.dtype)
+        spatial = [s for s in self.nest.splits if s.axis not in reduce_names and s.params]
+        reduced = [s for s in self.nest.splits if s.axis in reduce_names and s.params]
+        out: dict[str, int] = {}
+        if self.nest.vector in reduce_names:
+            split = self.nest.split(self.nest.vector)
+            return {split.params[0]: _lane_tile(split.extent, lanes)}
+        rows = self._register_tile(spatial, lanes, bool(op.reducer), out)
+        if len(reduced) > 0:
+            # The innermost reduce axis runs whole next to the register tile.
+            out[reduced[-1].params[-1]] = reduced[-1].extent
+        deep = [s for s in spatial if len(s.params) >= 2]
+        if deep:
+            terms = math.prod(a.extent for a in op.reduce_axes)
+            self._blocks(deep, rows, terms, out)
+        return out
+
+    def _register_tile(
+        self, spatial: list[Split], lanes: int, reduces: bool, out: dict[str, int]
+    ) -> str | None:
+        """Fill the registers: vectors along the vector axis, rows along one other axis."""
+        vectors = 1
+        for s in spatial:
+            if s.axis == self.nest.vector:
+                wide = 2 if self.target.num_vector_registers <= 16 else 4
+                vectors = max(1, min(wide, s.extent // lanes))
+                out[s.params[-1]] = min(s.extent, vectors * lanes)
+        others = [s for s in spatial if s.axis != self.nest.vector and len(s.params) >= 1]
+        if not reduces or not others or len(self.nest.groups) < 4:
+            return None
+        most = max(1, (self.target.num_vector_registers - vectors - 1) // vectors)
+        best = max(others, key=lambda s: (min(s.extent, most), others.index(s)))
+        out[best.params[-1]] = _row_tile(best.extent, most, vectors)
+        return best.axis
+
+    def _blocks(self, deep: list[Split], rows: str | None, terms: int, out: dict[str, int]) -> None:
+        """Group register tiles: rows that share a packed panel innermost, then panels."""
+        tiles = {s.axis: -(-s.extent // out.get(s.params[-1], 1)) for s in deep}
+        inner = next((s for s in deep if s.axis == rows), None)
+        budget = max(1, self.target.l2_bytes // 2 // max(1, 4 * terms))
+        blocks = dict(tiles)
+        if inner is not None and len(inner.params) >= 2:
+            size = out.get(inner.params[-1], 1)
+            out[inner.params[-2]] = _divide_evenly(tiles[rows or ""], max(1, budget // size))
+            blocks[inner.axis] = -(-tiles[inner.axis] // out[inner.params[-2]])
+        for s in deep:
+            if s.axis == self.nest.vector and len(s.params) >= 3:
+                wanted = 8 * self.target.num_threads
+                others = math.prod(n for a, n in blocks.items() if a != s.axis)
+                pieces = min(blocks[s.axis], max(1, -(-wanted // others)))
+                out[s.params[-3]] = -(-blocks[s.axis] // pieces)
+
+
+def _lane_tile(extent: int, lanes: int) -> int:
+    """Vectors that hide the latency of an add: up to four, as many as divide the axis well."""
+    return lanes * max(1, min(4, extent // lanes))
+
+
+def _row_tile(extent: int, most: int, vectors: int) -> int:
+    """Rows of a register tile: few loads per multiply-add and little waste at the end."""
+
+    def worth(t: int) -> float:
+        waste = extent / (-(-extent // t) * t)
+        return waste * (t * vectors) / (t * vectors + t + vectors + 2)
+
+    return max(range(1, min(most, extent) + 1), key=worth)
+
+
+def _divide_evenly(count: int, most: int) -> int:
+    """The largest even share of `count` not above `most`."""
+    pieces = -(-count // max(1, min(most, count)))
+    return -(-count // pieces)
