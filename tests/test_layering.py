@@ -98,7 +98,9 @@ def test_environment_variables_live_in_flags() -> None:
         for p in FILES
         if p not in allowed
         for node in ast.walk(ast.parse(p.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("SEER_")
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.startswith("SEER_")
         and " " not in node.value
     ]
     assert not readers, f"read through seer.flags instead: {readers}"

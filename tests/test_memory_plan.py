@@ -24,9 +24,14 @@ def test_arrays_in_use_together_do_not_overlap(lives: list[Lifetime]) -> None:
     for a in range(len(lives)):
         for b in range(a):
             if lives[a].meets(lives[b]):
-                assert spans[a][1] <= spans[b][0] or spans[b][1] <= spans[a][0] or 0 in (
-                    lives[a].size_bytes,
-                    lives[b].size_bytes,
+                assert (
+                    spans[a][1] <= spans[b][0]
+                    or spans[b][1] <= spans[a][0]
+                    or 0
+                    in (
+                        lives[a].size_bytes,
+                        lives[b].size_bytes,
+                    )
                 )
 
 

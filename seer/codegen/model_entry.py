@@ -67,17 +67,19 @@ def model_entry(name: str, steps: Sequence[Step], scratch_offset: int) -> str:
                 body.append(
                     f"  call void @llvm.memcpy.p0.p0.i64(ptr {to}, ptr {frm}, i64 {size_bytes}, i1 false)"
                 )
-    return "\n".join((
-        f"define void @{name}(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, i32 %num_threads) {{",
-        f"  %scratch = getelementptr i8, ptr %arena, i64 {scratch_offset}",
-        *setup,
-        *body,
-        "  ret void",
-        "}",
-        *_declarations(steps),
-        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
-        "",
-    ))
+    return "\n".join(
+        (
+            f"define void @{name}(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, i32 %num_threads) {{",
+            f"  %scratch = getelementptr i8, ptr %arena, i64 {scratch_offset}",
+            *setup,
+            *body,
+            "  ret void",
+            "}",
+            *_declarations(steps),
+            "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+            "",
+        )
+    )
 
 
 def _address(slot: Slot, result: str) -> list[str]:

@@ -140,9 +140,7 @@ def flop_count(t: Tensor) -> int:
     """Floating-point operations to compute every element of `t`."""
     op = compute_op(t)
     per_point = sum(
-        1
-        for n in walk(op.body)
-        if isinstance(n, Binary | Unary | Call) and n.dtype.startswith("float")
+        1 for n in walk(op.body) if isinstance(n, Binary | Unary | Call) and n.dtype.startswith("float")
     )
     points = math.prod(t.shape) * math.prod(a.extent for a in op.reduce_axes)
     return points * (per_point + (op.reducer is not None and t.dtype.startswith("float")))

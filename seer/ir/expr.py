@@ -329,7 +329,12 @@ def cast(a: Expr, dtype: str) -> Expr:
     """`a` converted to `dtype` (nothing if it has it; integer constants convert at once)."""
     if a.dtype == dtype:
         return a
-    if isinstance(a, Const) and dtype.startswith(("int", "float")) and a.value == a.value and abs(a.value) < 2**24:
+    if (
+        isinstance(a, Const)
+        and dtype.startswith(("int", "float"))
+        and a.value == a.value
+        and abs(a.value) < 2**24
+    ):
         if dtype.startswith("float"):
             return Const(float(a.value), dtype)
         return Const(int(a.value), dtype)

@@ -5,7 +5,20 @@ from __future__ import annotations
 import math
 
 from seer.ir.dag import ComputeDAG, compute_op
-from seer.ir.expr import Binary, Call, Expr, Read, Select, Var, children, rebuild, reads, substitute, variables, walk
+from seer.ir.expr import (
+    Binary,
+    Call,
+    Expr,
+    Read,
+    Select,
+    Var,
+    children,
+    reads,
+    rebuild,
+    substitute,
+    variables,
+    walk,
+)
 from seer.ir.simplify import affine, simplify
 from seer.ir.sketch import Nest
 from seer.ir.tensor import ComputeOp
@@ -38,9 +51,9 @@ def is_read_once(dag: ComputeDAG, stage: str) -> bool:
     if len(found) != 1:
         return False
     used: set[str] = set().union(*(variables(i) for i in found[0].indices)) if found[0].indices else set()
-    return all(a.name in used or a.extent == 1 for a in (*reader.axes, *reader.reduce_axes)) and _is_injective(
-        found[0], reader
-    )
+    return all(
+        a.name in used or a.extent == 1 for a in (*reader.axes, *reader.reduce_axes)
+    ) and _is_injective(found[0], reader)
 
 
 def _is_injective(read: Read, reader: ComputeOp) -> bool:
@@ -64,7 +77,9 @@ def expand(dag: ComputeDAG, e: Expr, inlined: tuple[str, ...]) -> Expr:
     """`e` with reads of inlined stages replaced by their bodies."""
     if isinstance(e, Read) and e.tensor.name in inlined:
         op = compute_op(e.tensor)
-        return expand(dag, substitute(op.body, {a.name: i for a, i in zip(op.axes, e.indices, strict=True)}), inlined)
+        return expand(
+            dag, substitute(op.body, {a.name: i for a, i in zip(op.axes, e.indices, strict=True)}), inlined
+        )
     kids = children(e)
     new = tuple(expand(dag, k, inlined) for k in kids)
     return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)

@@ -55,10 +55,10 @@ def tiled(
         axes = op.axes if kind == "S" else op.reduce_axes
         level = seen[kind]
         seen[kind] += 1
-        ordered = sorted(axes, key=lambda a: a.name == vector) if kind == "S" and level == levels["S"] - 1 else axes
-        groups.append(
-            tuple(Loop(a.name, level) for a in ordered if level <= len(by_axis[a.name].params))
+        ordered = (
+            sorted(axes, key=lambda a: a.name == vector) if kind == "S" and level == levels["S"] - 1 else axes
         )
+        groups.append(tuple(Loop(a.name, level) for a in ordered if level <= len(by_axis[a.name].params)))
     packs, pack_params = _packs(dag, stage, groups)
     unroll = Param(f"{stage}.unroll", "unroll", choices=UNROLL_CHOICES)
     params += [unroll, *pack_params]
@@ -67,8 +67,14 @@ def tiled(
         run = Param(f"{stage}.parallel", "parallel", choices=(0, 1))
         params.append(run)
     nest = Nest(
-        stage, tuple(splits), tuple(groups), finish, vector, packs=packs,
-        parallel=run.name if run else None, unroll=unroll.name,
+        stage,
+        tuple(splits),
+        tuple(groups),
+        finish,
+        vector,
+        packs=packs,
+        parallel=run.name if run else None,
+        unroll=unroll.name,
     )
     return nest, tuple(params)
 
@@ -96,7 +102,9 @@ def vector_axis(op: ComputeOp) -> str | None:
     return best.name if best.extent > 1 else None
 
 
-def _packs(dag: ComputeDAG, stage: str, groups: list[tuple[Loop, ...]]) -> tuple[tuple[Pack, ...], list[Param]]:
+def _packs(
+    dag: ComputeDAG, stage: str, groups: list[tuple[Loop, ...]]
+) -> tuple[tuple[Pack, ...], list[Param]]:
     """The tensors that may be read packed: read once, each index an axis of its own, with reuse."""
     op = dag.op(stage)
     if not analysis.has_reuse(op):
@@ -130,8 +138,12 @@ def lanes_nest(dag: ComputeDAG, stage: str, target: Target, parallel: bool = Tru
         run = Param(f"{stage}.parallel", "parallel", choices=(0, 1))
         params.append(run)
     nest = Nest(
-        stage, (*splits, Split(axis.name, axis.extent, (vector.name,))),
-        (outer, inner, (Loop(axis.name, 1),)), 1, axis.name, parallel=run.name if run else None,
+        stage,
+        (*splits, Split(axis.name, axis.extent, (vector.name,))),
+        (outer, inner, (Loop(axis.name, 1),)),
+        1,
+        axis.name,
+        parallel=run.name if run else None,
     )
     assert lanes >= 1
     return nest, tuple(params)
@@ -163,13 +175,14 @@ def spatial_nest(dag: ComputeDAG, stage: str, target: Target, rows: tuple[str, .
     return nest, (*params, run)
 
 
-def plain(nest: Nest) -> Nest:
-    """The same stage without params: every loop whole, in order, serial."""
-    splits = tuple(Split(s.axis, s.extent) for s in nest.splits)
-    loops = tuple(Loop(s.axis, 0) for s in splits)
-    return replace(
-        nest, splits=splits, groups=(loops, ()), finish=1, vector=None, packs=(), parallel=None, unroll=None
-    )
+def plain_nest(dag: ComputeDAG, stage: str) -> Nest:
+    """A stage that reduces nothing in loops without params, for a region or for the whole."""
+    nest = naive_nest(dag, stage)
+    vector = vector_axis(dag.op(stage))
+    if vector is None:
+        return nest
+    loops = tuple(x for x in nest.groups[0] if x.axis != vector)
+    return replace(nest, groups=(loops, (Loop(vector, 0),)), vector=vector)
 
 
 def ordered_nest(dag: ComputeDAG, stage: str, target: Target) -> Built:

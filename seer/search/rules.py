@@ -51,9 +51,9 @@ class Partial:
         """The one root nest in which every reader of `stage` is computed, or None."""
         hosts = {id(n): n for r in self.readers(stage) for n in self.nests if r in _stages(n)}
         found = list(hosts.values())
-        return found[0] if len(found) == 1 and all(
-            r in _stages(found[0]) for r in self.readers(stage)
-        ) else None
+        return (
+            found[0] if len(found) == 1 and all(r in _stages(found[0]) for r in self.readers(stage)) else None
+        )
 
     def readers(self, stage: str) -> list[str]:
         """The stages that read `stage`, through stages that are always inlined."""
@@ -88,7 +88,8 @@ def _stages(nest: Nest) -> set[str]:
 class SketchRule(Protocol):
     """One way to decide a stage."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def applies(self, partial: Partial, stage: str) -> bool:
         """Whether the rule can decide this stage."""
@@ -103,6 +104,8 @@ class SketchRule(Protocol):
         """Whether, once it applies, the rules after it are not tried for the stage."""
         ...
 
+
+Builder = Callable[..., tuple[Nest, tuple[Param, ...]]]
 
 RULES: list[SketchRule] = []
 
@@ -155,11 +158,7 @@ def _attach(p: Partial, stage: str) -> list[Partial]:
     assert host is not None
     packed = any(k.tensor == stage for k in host.packs)
     inner = () if packed else tuple(range(1, max(host.finish, 1) + 1))
-    nest, params = builders.spatial_nest(p.dag, stage, p.target, rows=())
-    depths = (*inner, ROOT, INLINE)
-    # Its loops follow the region; the tile params count only where it stands alone, so they are
-    # left out and the whole stage runs in plain vector loops.
-    return [p.attach(host, builders.plain(nest), depths, ())]
+    return [p.attach(host, builders.plain_nest(p.dag, stage), (*inner, ROOT, INLINE), ())]
 
 
 def _row_host(p: Partial, stage: str) -> Nest | None:
@@ -174,14 +173,10 @@ def _row_host(p: Partial, stage: str) -> Nest | None:
 def _attach_reduction(p: Partial, stage: str) -> list[Partial]:
     host = _row_host(p, stage)
     assert host is not None
-    out = []
-    if analysis.can_use_lanes(p.dag, stage):
-        nest, params = builders.lanes_nest(p.dag, stage, p.target, parallel=False)
-        out.append(p.attach(host, nest, (1,), params))
-    else:
-        nest, params = builders.reduce_nest(p.dag, stage, p.target, parallel=False)
-        out.append(p.attach(host, nest, (1,), params))
-    return out
+    lanes = analysis.can_use_lanes(p.dag, stage)
+    build = builders.lanes_nest if lanes else builders.reduce_nest
+    nest, params = build(p.dag, stage, p.target, parallel=False)
+    return [p.attach(host, nest, (1,), params)]
 
 
 def _epilogue_of(p: Partial, stage: str) -> Nest | None:
@@ -191,12 +186,12 @@ def _epilogue_of(p: Partial, stage: str) -> Nest | None:
     host = p.host(stage)
     if host is None or host.epilogue is not None or p.op(host.stage).reducer is not None:
         return None
-    if any(True for a in host.attached):
+    if host.attached:
         return None
     return host if analysis.is_elementwise_of(p.dag, host.stage, stage, p.inlined) else None
 
 
-def _tile(p: Partial, stage: str, build: Callable[..., tuple[Nest, tuple[Param, ...]]], label: str) -> Partial:
+def _tile(p: Partial, stage: str, build: Builder, label: str) -> Partial:
     """With `stage` in a tiled nest, and its element-wise consumer in the nest's epilogue."""
     consumer = _epilogue_of(p, stage)
     if consumer is not None:
@@ -258,20 +253,33 @@ def _skip(p: Partial, stage: str) -> list[Partial]:
     return [p.add(nest, params, f"simple({stage})")]
 
 
+def _is_ordered(p: Partial, stage: str) -> bool:
+    return p.op(stage).reducer is not None and not _is_commutative(p, stage)
+
+
+def _is_row_reduction(p: Partial, stage: str) -> bool:
+    """A reduction without reuse that one iteration of its reader's first group completes."""
+    return (
+        _is_commutative(p, stage)
+        and not _has_reuse(p, stage)
+        and _epilogue_of(p, stage) is None
+        and _row_host(p, stage) is not None
+    )
+
+
+def _is_spatial(p: Partial, stage: str) -> bool:
+    return p.op(stage).reducer is None
+
+
 RULES += [
     Rule("always-inline", _can_inline, _inline),
     Rule("compute-location", _is_attachable, _attach),
-    Rule(
-        "attach-reduction",
-        lambda p, s: _is_commutative(p, s) and _row_host(p, s) is not None and not _has_reuse(p, s)
-        and _epilogue_of(p, s) is None,
-        _attach_reduction,
-    ),
-    Rule("ordered-reduction", lambda p, s: p.op(s).reducer is not None and not _is_commutative(p, s), _ordered_reduce),
+    Rule("attach-reduction", _is_row_reduction, _attach_reduction),
+    Rule("ordered-reduction", _is_ordered, _ordered_reduce),
     Rule("rfactor", _wants_lanes, _rfactor, is_final=False),
     Rule("multi-level-tiling", lambda p, s: _is_commutative(p, s) and _has_reuse(p, s), _multi_level),
     Rule("simple-reduction", _is_commutative, _simple_reduce),
-    Rule("skip", lambda p, s: p.op(s).reducer is None, _skip),
+    Rule("skip", _is_spatial, _skip),
 ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seer.errors import ScheduleError
 from seer.ir.dag import compute_op
-from seer.ir.expr import Expr, Load, Read, Var, children, rebuild, reads, substitute
+from seer.ir.expr import Expr, Load, Read, Var, children, reads, rebuild, substitute
 from seer.ir.loops import Buffer, Scope
 from seer.ir.simplify import Range, simplify
 from seer.ir.sketch import Attached, Nest, Pack, Sketch, trip_counts

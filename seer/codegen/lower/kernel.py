@@ -41,9 +41,7 @@ def lower(sketch: Sketch, row: np.ndarray, target: Target, name: str = "kernel")
     if math.prod(sketch.dag.output.shape) > 0:
         for nest in sketch.nests:
             body += lower_root(ctx, nest)
-    return LoweredKernel(
-        LoopProgram(name, tuple(ctx.params), tuple(ctx.buffers), seq(*body)), tuple(args)
-    )
+    return LoweredKernel(LoopProgram(name, tuple(ctx.params), tuple(ctx.buffers), seq(*body)), tuple(args))
 
 
 def declare_arguments(ctx: Context) -> list[ArgSpec]:
@@ -104,5 +102,3 @@ def lower_root(ctx: Context, nest: Nest) -> list[Stmt]:
         ctx.places[t.name] = Place(ctx.new_buffer(t.name, t.shape, t.dtype, Scope.SHARED))
     body.append(lower_nest(ctx, nest))
     return body
-
-

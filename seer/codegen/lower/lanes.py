@@ -69,9 +69,7 @@ def _outer_loops(nest: NestLowering, loops: list[Loop], inside: Callable[[], Stm
     return For(var.name, trip, LoopKind.SERIAL, body)
 
 
-def _each_vector(
-    nest: NestLowering, acc: _Lanes, chunks: int, make: Callable[[Expr, Expr], Stmt]
-) -> Stmt:
+def _each_vector(nest: NestLowering, acc: _Lanes, chunks: int, make: Callable[[Expr, Expr], Stmt]) -> Stmt:
     """`make(chunk, lane)` for the first `chunks` vectors."""
     c, v = nest.ctx.fresh("c", chunks), nest.ctx.fresh("v", acc.lanes)
     chunk: Expr = c if chunks > 1 else as_expr(0)

@@ -112,7 +112,9 @@ class NestLowering:
             body = self.group(depth, lambda: self.enter(depth + 1))
         return seq(*self.attach(depth), body) if depth == 0 else body
 
-    def group(self, depth: int, inside: Callable[[], Stmt], kinds: dict[Loop, LoopKind] | None = None) -> Stmt:
+    def group(
+        self, depth: int, inside: Callable[[], Stmt], kinds: dict[Loop, LoopKind] | None = None
+    ) -> Stmt:
         """The loops of group `depth` round the producers attached there and `inside()`."""
         loops = self.nest.groups[depth]
         opened: list[tuple[str, Expr, LoopKind]] = []
@@ -140,7 +142,9 @@ class NestLowering:
     def attach(self, depth: int) -> list[Stmt]:
         """The producers attached at a depth, each for the region that is needed here."""
         out: list[Stmt] = []
-        here = [a for a in self.nest.attached if self.ctx.location(a) == depth and depth not in (ROOT, INLINE)]
+        here = [
+            a for a in self.nest.attached if self.ctx.location(a) == depth and depth not in (ROOT, INLINE)
+        ]
         if not here:
             return out
         spans = self.spans_at(depth)
@@ -195,9 +199,7 @@ class NestLowering:
         }
 
     def store(self, place: Place, indices: tuple[Expr, ...], value: Expr) -> Stmt:
-        return Store(
-            place.buffer, tuple(simplify(i, self.ctx.ranges) for i in place.at(indices)), value
-        )
+        return Store(place.buffer, tuple(simplify(i, self.ctx.ranges) for i in place.at(indices)), value)
 
     # -- reductions --------------------------------------------------------------------------
 
@@ -222,7 +224,9 @@ class NestLowering:
         done: Callable[[Locals, Slot], Stmt],
     ) -> Stmt:
         """All versions of: fill the accumulators, run the loops inside `depth`, use the result."""
-        skipped = [x for g in self.nest.groups[depth : self.tile] for x in g if x.axis not in self.reduce_names]
+        skipped = [
+            x for g in self.nest.groups[depth : self.tile] for x in g if x.axis not in self.reduce_names
+        ]
         for x in skipped:
             self.vars[x] = as_expr(0)
 
@@ -289,7 +293,7 @@ class NestLowering:
         return Store(slot[0], slot[1], identity_of(self.op))
 
     def update(self, local: Locals, slot: Slot) -> Stmt:
-        """acc = combine(acc, body), a sum of products as one fused multiply-add."""
+        """Acc = combine(acc, body), a sum of products as one fused multiply-add."""
         acc = Load(slot[0], slot[1])
         value = self.ctx.resolve(substitute(self.op.body, self.axis_values(local)), self.packed_reads(local))
         return Store(slot[0], slot[1], self.combine(acc, value))
@@ -315,9 +319,7 @@ class NestLowering:
             if found is None:
                 return None
             pack, place = found
-            at = [
-                self.vars[x] if x in self.vars else local.get(x.axis, as_expr(0)) for x in pack.loops
-            ]
+            at = [self.vars[x] if x in self.vars else local.get(x.axis, as_expr(0)) for x in pack.loops]
             return Load(place.buffer, tuple(simplify(i, self.ctx.ranges) for i in at))
 
         return answer

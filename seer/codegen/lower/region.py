@@ -39,9 +39,7 @@ def region_of(ctx: Context, nest: Nest, tensor: str, depth: int, spans: Spans) -
     if not found:
         raise ScheduleError(f"sketch {ctx.sketch.key}: {tensor} is attached where nothing reads it")
     shape = dag.tensor(tensor).shape
-    return tuple(
-        _clip(ctx, _union([f[d] for f in found], n), n) for d, n in enumerate(shape)
-    )
+    return tuple(_clip(ctx, _union([f[d] for f in found], n), n) for d, n in enumerate(shape))
 
 
 def _readers(
@@ -108,4 +106,3 @@ def _clip(ctx: Context, span: Span, extent: int) -> Span:
         return Span(base, span.extent)
     left = simplify(as_expr(extent) - base, ctx.ranges)
     return Span(base, span.extent, simplify(minimum(left, span.extent), ctx.ranges))
-
