@@ -1,0 +1,1 @@
+"""The intermediate representations: expressions, tensors, sketches, loop programs."""

@@ -289,7 +289,7 @@ def compare(op: str, x: ExprLike, y: ExprLike) -> Expr:
     a, b = _pair(x, y)
     if isinstance(a, Const) and isinstance(b, Const) and a.dtype in ("int32", "int64"):
         table = {"<": a.value < b.value, "<=": a.value <= b.value, "==": a.value == b.value}
-        return Const(table[op] if op in table else a.value != b.value, "bool")
+        return Const(table.get(op, a.value != b.value), "bool")
     return Compare(op, a, b)
 
 

@@ -1,0 +1,1 @@
+"""Sketch rules, search space, cost models and task schedulers."""

@@ -190,7 +190,4 @@ def can_use_lanes(dag: ComputeDAG, stage: str) -> bool:
     if axis.extent < 4:
         return False
     moves = [coefficient(op, r, axis.name) for r in reads(op.body)]
-    if not any(m == 1 for m in moves) or any(m not in (0, 1) for m in moves):
-        return False
-    # If the innermost spatial axis is contiguous instead, lanes along it need no combining.
-    return True
+    return 1 in moves and all(m in (0, 1) for m in moves)

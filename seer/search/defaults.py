@@ -34,7 +34,8 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
             values[p.name] = p.choices[-1]
     for nest in sketch.all_nests():
         values.update(_Tiles(sketch, nest, target).choose())
-    return sketch.canonical(sketch.row(values)[None])[0]
+    row: np.ndarray = sketch.canonical(sketch.row(values)[None])[0]
+    return row
 
 
 def _location(choices: tuple[int, ...]) -> int:

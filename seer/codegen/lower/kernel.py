@@ -29,7 +29,10 @@ def lower(sketch: Sketch, row: np.ndarray, target: Target, name: str = "kernel")
     """Lower one candidate.
 
     Args:
+        sketch: the loop structure.
         row: (n_params,) int64; made canonical first.
+        target: the machine; its vector width decides the lanes.
+        name: the kernel's symbol, a C identifier.
 
     Raises:
         ScheduleError: if the row asks for something that cannot be lowered.

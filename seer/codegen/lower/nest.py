@@ -277,7 +277,8 @@ class NestLowering:
         """Which reduce loops unroll: innermost first, while the unroll param allows the statements."""
         if self.nest.unroll is None:
             return {}
-        limit, out = self.ctx.values[self.nest.unroll], {}
+        limit = self.ctx.values[self.nest.unroll]
+        out: dict[Loop, LoopKind] = {}
         for g in reversed(self.nest.groups[depth : self.tile]):
             for x in reversed(g):
                 trips = self.trips[x.axis][x.level]

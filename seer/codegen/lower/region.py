@@ -33,9 +33,8 @@ def region_of(ctx: Context, nest: Nest, tensor: str, depth: int, spans: Spans) -
     dag = ctx.sketch.dag
     found: list[tuple[Span | None, ...]] = []
     for reader, reader_spans in _readers(ctx, nest, tensor, depth, spans):
-        for r in reads(ctx.expand(reader.body)):
-            if r.tensor.name == tensor:
-                found.append(tuple(_span(ctx, i, reader_spans) for i in r.indices))
+        mine = [r for r in reads(ctx.expand(reader.body)) if r.tensor.name == tensor]
+        found += [tuple(_span(ctx, i, reader_spans) for i in r.indices) for r in mine]
     if not found:
         raise ScheduleError(f"sketch {ctx.sketch.key}: {tensor} is attached where nothing reads it")
     shape = dag.tensor(tensor).shape

@@ -124,7 +124,9 @@ def versions(
     """`make` for full tiles, and for the shorter tile at the end of each axis that needs one.
 
     Args:
+        ctx: the kernel being lowered.
         axes: (name, tile extent t, axis extent N, offset of the tile within the axis).
+        make: builds the version for the given tile extents.
     """
 
     def choose(k: int, sizes: dict[str, int]) -> Stmt:
