@@ -1,0 +1,225 @@
+"""Targets: the machine that code is made for, as plain data.
+
+A target is written `kind -option=value ...`, for instance "llvm", "llvm -threads=1" or
+"llvm -cpu=skylake-avx512 -threads=4"; str() gives a text that parse() turns back into the same
+target. Without -cpu it is this machine.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from seer import flags
+from seer.dtypes import dtype as dtype_of
+from seer.errors import TargetError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU as the search and the code generators see it.
+
+    Attributes:
+        kind: the code generator, "llvm".
+        triple: LLVM's name of architecture, vendor and system.
+        cpu: LLVM's name of the processor.
+        features: LLVM's feature string beyond the processor's own ("+avx2,-amx-tile").
+        num_threads: threads that a parallel loop runs on.
+        vector_bytes: size of a vector register.
+        num_vector_registers: vector registers that code can name.
+        has_fma: whether a fused multiply-add is one instruction.
+        l1_bytes: first-level data cache of one core.
+        l2_bytes: second-level cache of one core.
+        l3_bytes: last-level cache.
+        cache_line_bytes: size of a cache line.
+    """
+
+    kind: str
+    triple: str
+    cpu: str
+    features: str
+    num_threads: int
+    vector_bytes: int
+    num_vector_registers: int
+    has_fma: bool
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    cache_line_bytes: int = 64
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of a dtype in one vector register."""
+        return max(1, self.vector_bytes // dtype_of(dtype).size_bytes)
+
+    def with_threads(self, num_threads: int) -> Target:
+        """The same machine with another number of threads."""
+        if num_threads < 1:
+            raise TargetError(f"a target needs at least 1 thread, given {num_threads}")
+        return replace(self, num_threads=num_threads)
+
+    @property
+    def key(self) -> str:
+        """What records are kept by: everything that decides which code is fast."""
+        arch = self.triple.split("-", 1)[0]
+        return (
+            f"{self.kind} {arch} {self.cpu} v{self.vector_bytes} "
+            f"l2={self.l2_bytes // 1024}K t{self.num_threads}"
+        )
+
+    @property
+    def is_host(self) -> bool:
+        """Whether code for this target runs on this machine."""
+        return replace(_host(), num_threads=self.num_threads) == self
+
+    @staticmethod
+    def parse(text: str | Target | None) -> Target:
+        """The target that a text names; None is this machine.
+
+        Raises:
+            TargetError: if the kind, an option or a CPU is unknown.
+        """
+        if isinstance(text, Target):
+            return text
+        words = (text or "llvm").split()
+        kind, options = words[0] if words else "llvm", words[1:]
+        if kind not in _KINDS:
+            raise TargetError(f"unknown target kind {kind!r}; seer has {', '.join(sorted(_KINDS))}")
+        return _KINDS[kind](_options(text or "llvm", options))
+
+    def __str__(self) -> str:
+        if self.is_host:
+            return f"{self.kind} -threads={self.num_threads}"
+        return f"{self.kind} -cpu={self.cpu} -threads={self.num_threads}"
+
+
+Parser = Callable[[dict[str, str]], Target]
+
+_KINDS: dict[str, Parser] = {}
+
+
+def register_target_kind(kind: str, parser: Parser) -> None:
+    """Add a kind of target; `parser` makes a Target from the options of its text."""
+    _KINDS[kind] = parser
+
+
+def _options(text: str, words: list[str]) -> dict[str, str]:
+    out = {}
+    for w in words:
+        name, equals, value = w.removeprefix("-").partition("=")
+        if not (w.startswith("-") and equals and value):
+            raise TargetError(f"target {text!r}: options look like -threads=2, found {w!r}")
+        out[name] = value
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Cpu:
+    """A processor to compile for without having it."""
+
+    triple: str
+    vector_bytes: int
+    num_vector_registers: int
+    has_fma: bool
+    l1_kib: int = 32
+    l2_kib: int = 512
+    l3_kib: int = 16384
+
+
+_X86 = "x86_64-unknown-linux-gnu"
+_CPUS = {
+    "x86-64": _Cpu(_X86, 16, 16, False, l2_kib=256),
+    "haswell": _Cpu(_X86, 32, 16, True, l2_kib=256),
+    "x86-64-v3": _Cpu(_X86, 32, 16, True),
+    "znver3": _Cpu(_X86, 32, 16, True, l3_kib=32768),
+    "skylake-avx512": _Cpu(_X86, 64, 32, True, l2_kib=1024),
+    "sapphirerapids": _Cpu(_X86, 64, 32, True, l1_kib=48, l2_kib=2048),
+    "x86-64-v4": _Cpu(_X86, 64, 32, True, l2_kib=1024),
+    "cortex-a72": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True),
+    "neoverse-n1": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True, l1_kib=64, l2_kib=1024),
+}
+
+
+def _parse_llvm(options: dict[str, str]) -> Target:
+    unknown = sorted(set(options) - {"cpu", "threads"})
+    if unknown:
+        raise TargetError(f"target llvm has no option -{unknown[0]}; it has -cpu=NAME and -threads=N")
+    base = _host() if "cpu" not in options else _named(options["cpu"])
+    if "threads" not in options:
+        return base
+    try:
+        threads = int(options["threads"])
+    except ValueError:
+        raise TargetError(f"-threads={options['threads']}: a whole number is needed") from None
+    return base.with_threads(threads)
+
+
+def _named(cpu: str) -> Target:
+    if cpu not in _CPUS:
+        if cpu in ("host", _host().cpu):
+            return _host()
+        raise TargetError(f"unknown CPU {cpu!r}; seer knows host, {', '.join(_CPUS)}")
+    c = _CPUS[cpu]
+    return Target(
+        "llvm",
+        c.triple,
+        cpu,
+        "",
+        flags.workers(),
+        c.vector_bytes,
+        c.num_vector_registers,
+        c.has_fma,
+        c.l1_kib * 1024,
+        c.l2_kib * 1024,
+        c.l3_kib * 1024,
+    )
+
+
+register_target_kind("llvm", _parse_llvm)
+
+
+@lru_cache(maxsize=1)
+def _host() -> Target:
+    """This machine."""
+    on = {f for f, has in llvm.get_host_cpu_features().items() if has}
+    is_arm = platform.machine() in ("aarch64", "arm64")
+    if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= on:
+        vector_bytes, registers = 64, 32
+    elif "avx2" in on:
+        vector_bytes, registers = 32, 16
+    else:
+        vector_bytes, registers = 16, 32 if is_arm else 16
+    caches = _cache_sizes()
+    return Target(
+        kind="llvm",
+        triple=llvm.get_process_triple(),
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        num_threads=flags.workers(),
+        vector_bytes=vector_bytes,
+        num_vector_registers=registers,
+        has_fma="fma" in on or is_arm,
+        l1_bytes=caches.get(1, 32 * 1024),
+        l2_bytes=caches.get(2, 512 * 1024),
+        l3_bytes=caches.get(3, 8 * 1024 * 1024),
+        cache_line_bytes=64,
+    )
+
+
+def _cache_sizes() -> dict[int, int]:
+    """Bytes of the data cache at each level, as Linux tells them (empty elsewhere)."""
+    out = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind = (folder / "type").read_text().strip()
+            level = int((folder / "level").read_text())
+            size = (folder / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and size.endswith("K"):
+            out[level] = int(size[:-1]) * 1024
+    return out
