@@ -1,0 +1,184 @@
+"""A loop program as the text of an LLVM module.
+
+The module defines `void name(ptr arg0, ..., ptr scratch, i32 num_threads)` and, for each parallel
+loop, three functions: `.body` runs a range of iterations, `.team` is what each OpenMP thread runs
+(it takes its share of the range), and the kernel calls either the team or, with one thread, the
+body itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seer.codegen.llvm.statements import StatementEmitter
+from seer.codegen.memory_plan import align
+from seer.ir.loops import Buffer, For, LoopProgram, Scope
+from seer.runtime.target import Target
+
+
+@dataclass(frozen=True)
+class ScratchLayout:
+    """Where the buffers of a kernel lie in its scratch memory.
+
+    Attributes:
+        shared: byte offset of each SHARED buffer.
+        private: byte offset of each THREAD buffer within its thread's part.
+        scratch_bytes: size of the shared part.
+        thread_scratch_bytes: size of each thread's part; the parts follow the shared one.
+    """
+
+    shared: dict[Buffer, int]
+    private: dict[Buffer, int]
+    scratch_bytes: int
+    thread_scratch_bytes: int
+
+
+def scratch_layout(program: LoopProgram) -> ScratchLayout:
+    """Place the SHARED and THREAD buffers of a program one after another."""
+    places: dict[Scope, dict[Buffer, int]] = {Scope.SHARED: {}, Scope.THREAD: {}}
+    sizes = {Scope.SHARED: 0, Scope.THREAD: 0}
+    for b in program.buffers:
+        if b.scope in places:
+            places[b.scope][b] = sizes[b.scope]
+            sizes[b.scope] += align(b.size_bytes)
+    return ScratchLayout(places[Scope.SHARED], places[Scope.THREAD], sizes[Scope.SHARED], sizes[Scope.THREAD])
+
+
+def emit(program: LoopProgram, target: Target) -> str:
+    """The LLVM module of a verified program, as text."""
+    return _Module(program, target).text()
+
+
+class _Module:
+    def __init__(self, program: LoopProgram, target: Target) -> None:
+        self.program = program
+        self.target = target
+        self.layout = scratch_layout(program)
+        self.functions: list[str] = []
+        self.declarations: dict[str, str] = {}
+        self.n_parallel = 0
+        self.args = [f"%arg{k}" for k in range(len(program.params))]
+
+    def text(self) -> str:
+        main = self._emitter(num_threads="%num_threads")
+        main.emit(self.program.body)
+        self.declarations |= main.declarations
+        params = ", ".join(
+            [*(f"ptr noalias {a}" for a in self.args), "ptr noalias %scratch", "i32 %num_threads"]
+        )
+        kernel = f"define void @{self.program.name}({params}) #0 {{\nentry:\n{main.text()}\n  ret void\n}}"
+        if self.n_parallel:
+            self.declarations["GOMP_parallel"] = "declare void @GOMP_parallel(ptr, ptr, i32, i32)"
+            self.declarations["omp_get_thread_num"] = "declare i32 @omp_get_thread_num()"
+            self.declarations["omp_get_num_threads"] = "declare i32 @omp_get_num_threads()"
+        parts = [
+            f'target triple = "{self.target.triple}"',
+            *self.functions,
+            kernel,
+            *self.declarations.values(),
+            f"attributes #0 = {{ nounwind {self._attributes()} }}",
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def _attributes(self) -> str:
+        out = [f'"target-cpu"="{self.target.cpu}"', f'"prefer-vector-width"="{self.target.vector_bytes * 8}"']
+        if self.target.features:
+            out.append(f'"target-features"="{self.target.features}"')
+        return " ".join(out)
+
+    def _emitter(self, num_threads: str) -> StatementEmitter:
+        """An emitter with every buffer's address, at the start of a function that has the arguments."""
+        e = StatementEmitter(lambda loop: self._parallel(e, loop, num_threads))
+        self._set_bases(e, thread="0")
+        return e
+
+    def _set_bases(self, e: StatementEmitter, thread: str) -> None:
+        for name, b in zip(self.args, self.program.params, strict=True):
+            e.bases[b] = name
+            e.depths[name] = 0
+        e.depths["%scratch"] = 0
+        for b, offset in self.layout.shared.items():
+            e.bases[b] = e.hoisted(f"getelementptr i8, ptr %scratch, i64 {offset}", "%scratch")
+        if not self.layout.private:
+            return
+        size, start = self.layout.thread_scratch_bytes, self.layout.scratch_bytes
+        mine = e.hoisted(f"getelementptr i8, ptr %scratch, i64 {start}", "%scratch")
+        if thread != "0":
+            e.depths[thread] = 0
+            skip = e.hoisted(f"mul i64 {thread}, {size}", thread)
+            mine = e.hoisted(f"getelementptr i8, ptr {mine}, i64 {skip}", mine, skip)
+        for b, offset in self.layout.private.items():
+            e.bases[b] = e.hoisted(f"getelementptr i8, ptr {mine}, i64 {offset}", mine)
+
+    def _parallel(self, outer: StatementEmitter, loop: For, num_threads: str) -> None:
+        """Write a parallel loop's functions, and the call into `outer`."""
+        extent = outer.scalar(loop.extent)
+        name = f"{self.program.name}.p{self.n_parallel}"
+        self.n_parallel += 1
+        self._body_function(name, loop, outer)
+        self._team_function(name)
+        number = outer.fresh("P")[1:]
+        pointers = [*self.args, "%scratch"]
+        table = f"[{len(pointers) + 1} x i64]"
+        data = f"%{number}.data"
+        outer.scopes[0].prelude.append(f"  {data} = alloca {table}, align 8")
+        passed = ", ".join(f"ptr {p}" for p in pointers)
+        for line in (
+            f"%{number}.serial = icmp sle i32 {num_threads}, 1",
+            f"br i1 %{number}.serial, label %{number}.one, label %{number}.many",
+        ):
+            outer.line(line)
+        outer.start_block(f"{number}.one")
+        outer.line(f"call void @{name}.body({passed}, i64 0, i64 {extent}, i64 0)")
+        outer.line(f"br label %{number}.end")
+        outer.start_block(f"{number}.many")
+        for k, p in enumerate(pointers):
+            outer.line(f"%{number}.s{k} = getelementptr i64, ptr {data}, i64 {k}")
+            outer.line(f"store ptr {p}, ptr %{number}.s{k}")
+        outer.line(f"%{number}.sn = getelementptr i64, ptr {data}, i64 {len(pointers)}")
+        outer.line(f"store i64 {extent}, ptr %{number}.sn")
+        outer.line(f"call void @GOMP_parallel(ptr @{name}.team, ptr {data}, i32 {num_threads}, i32 0)")
+        outer.line(f"br label %{number}.end")
+        outer.start_block(f"{number}.end")
+        for b in outer.stored(loop.body):
+            outer.versions[b] = outer.versions.get(b, 0) - 1
+
+    def _body_function(self, name: str, loop: For, outer: StatementEmitter) -> None:
+        e = StatementEmitter()
+        self._set_bases(e, thread="%thread")
+        e.ranges.update(outer.ranges)
+        e.serial(loop.var, "%begin", "%finish", loop.body, needs_guard=True)
+        params = ", ".join([*(f"ptr noalias {a}" for a in self.args), "ptr noalias %scratch"])
+        self.functions.append(
+            f"define internal void @{name}.body({params}, i64 %begin, i64 %finish, i64 %thread) "
+            f"noinline #0 {{\nentry:\n{e.text()}\n  ret void\n}}"
+        )
+        self.declarations |= e.declarations
+
+    def _team_function(self, name: str) -> None:
+        """One thread's share: the iterations from extent * t / n to extent * (t + 1) / n."""
+        n = len(self.args) + 1
+        lines = [f"define internal void @{name}.team(ptr %data) #0 {{", "entry:"]
+        for k in range(n):
+            lines += [
+                f"  %s{k} = getelementptr i64, ptr %data, i64 {k}",
+                f"  %p{k} = load ptr, ptr %s{k}",
+            ]
+        passed = ", ".join(f"ptr %p{k}" for k in range(n))
+        lines += [
+            f"  %sn = getelementptr i64, ptr %data, i64 {n}",
+            "  %extent = load i64, ptr %sn",
+            "  %t32 = call i32 @omp_get_thread_num()",
+            "  %n32 = call i32 @omp_get_num_threads()",
+            "  %t = sext i32 %t32 to i64",
+            "  %n = sext i32 %n32 to i64",
+            "  %t1 = add i64 %t, 1",
+            "  %b = mul i64 %extent, %t",
+            "  %f = mul i64 %extent, %t1",
+            "  %begin = udiv i64 %b, %n",
+            "  %finish = udiv i64 %f, %n",
+            f"  call void @{name}.body({passed}, i64 %begin, i64 %finish, i64 %t)",
+            "  ret void",
+            "}",
+        ]
+        self.functions.append("\n".join(lines))

@@ -1,0 +1,196 @@
+"""Index arithmetic: integer expressions as a constant, terms, and a step per lane."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from seer.codegen.llvm.builder import Builder, literal
+from seer.dtypes import dtype as dtype_of
+from seer.errors import BuildError
+from seer.ir.expr import Binary, Const, Expr, Select, Unary, Var, as_expr
+from seer.ir.loops import Buffer
+from seer.ir.simplify import UNKNOWN, Range, affine, bounds
+
+
+class LaneDependentError(Exception):
+    """An index that is not affine in the lane variable: each lane must be computed alone."""
+
+
+class Linear(NamedTuple):
+    """constant + sum of coefficient * term + lane step * lane number."""
+
+    constant: int
+    terms: tuple[tuple[str, int], ...] = ()
+    lane: int = 0
+
+
+class IndexEmitter(Builder):
+    """A Builder that knows loop variables.
+
+    Attributes:
+        env: each variable's value: an int, or the name of an i64.
+        ranges: each variable's inclusive range.
+        lane_var: the variable of the vectorised loop being written, or None.
+        lanes: its extent (1 outside).
+        bases: each buffer's address.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.env: dict[str, int | str] = {}
+        self.ranges: dict[str, Range] = {}
+        self.lane_var: str | None = None
+        self.lanes = 1
+        self.bases: dict[Buffer, str] = {}
+        self._forms: dict[int, tuple[Expr, tuple[tuple[Expr, int], ...], int]] = {}
+
+    # -- integers ------------------------------------------------------------------------------
+
+    def linear(self, e: Expr) -> Linear:
+        """The value of an integer expression for the variables' present values."""
+        form = self._forms.get(id(e))
+        if form is None:
+            terms, constant = affine(e)
+            form = (e, tuple(terms.items()), constant)  # holds e: an id must not be used again
+            self._forms[id(e)] = form
+        return self._evaluate(form[1], form[2])
+
+    def _evaluate(self, terms: tuple[tuple[Expr, int], ...], constant: int) -> Linear:
+        found: dict[str, int] = {}
+        lane = 0
+        for term, coefficient in terms:
+            if isinstance(term, Var):
+                if term.name == self.lane_var:
+                    lane += coefficient
+                    continue
+                value = self.env[term.name]
+            else:
+                value = self.scalar(term)
+            if isinstance(value, int):
+                constant += value * coefficient
+            else:
+                found[value] = found.get(value, 0) + coefficient
+        return Linear(constant, tuple((n, c) for n, c in found.items() if c), lane)
+
+    def scalar(self, e: Expr) -> int | str:
+        """An integer expression as a number or the name of an i64.
+
+        Raises:
+            LaneDependentError: if it depends on the lane.
+        """
+        match e:
+            case Const(value, _):
+                return int(value)
+            case Var(name, _):
+                if name == self.lane_var:
+                    raise LaneDependentError
+                return self.env[name]
+            case Binary("//" | "%" | "min" | "max" as op, a, b) if e.dtype == "int64":
+                return self._operation(op, a, b)
+            case Binary("+" | "-" | "*", _, _) | Unary("neg", _) if e.dtype == "int64":
+                form = self.linear(e)
+                if form.lane:
+                    raise LaneDependentError
+                # A product of two variables is its own only term; it must not come back here.
+                if isinstance(e, Binary) and e.op == "*" and not isinstance(e.b, Const):
+                    return self._product(e)
+                return self.sum_of(form)
+            case Select(_, _, _):
+                return self.other(e)
+        return self.other(e)
+
+    def other(self, e: Expr) -> int | str:
+        """An integer that is not index arithmetic (loaded, cast, chosen): see ValueEmitter."""
+        raise BuildError(f"not an index: {e}")
+
+    def _product(self, e: Binary) -> int | str:
+        x, y = self.scalar(e.a), self.scalar(e.b)
+        if isinstance(x, int) and isinstance(y, int):
+            return x * y
+        return self.hoisted(f"mul i64 {x}, {y}", str(x), str(y))
+
+    def _operation(self, op: str, a: Expr, b: Expr) -> int | str:
+        x, y = self.scalar(a), self.scalar(b)
+        if isinstance(x, int) and isinstance(y, int):
+            return {"//": x // (y or 1), "%": x % (y or 1), "min": min(x, y), "max": max(x, y)}[op]
+        names = (str(x), str(y))
+        if op in ("min", "max"):
+            test = self.hoisted(f"icmp {'slt' if op == 'min' else 'sgt'} i64 {x}, {y}", *names)
+            return self.hoisted(f"select i1 {test}, i64 {x}, i64 {y}", test, *names)
+        if not isinstance(y, int) or y <= 0:
+            raise BuildError(f"an index is divided by {y}; only positive constants can be")
+        low, _ = bounds(a, self.ranges)
+        if y & (y - 1) == 0:
+            if op == "%":
+                return self.hoisted(f"and i64 {x}, {y - 1}", *names)
+            return self.hoisted(f"ashr i64 {x}, {y.bit_length() - 1}", *names)
+        if low >= 0:
+            return self.hoisted(f"{'udiv' if op == '//' else 'urem'} i64 {x}, {y}", *names)
+        return self._floor(op, str(x), y)
+
+    def _floor(self, op: str, x: str, y: int) -> str:
+        """`x // y` or `x % y` for an x that may be negative."""
+        r = self.hoisted(f"srem i64 {x}, {y}", x)
+        negative = self.hoisted(f"icmp slt i64 {r}, 0", r)
+        if op == "%":
+            shifted = self.hoisted(f"add i64 {r}, {y}", r)
+            return self.hoisted(f"select i1 {negative}, i64 {shifted}, i64 {r}", negative, shifted, r)
+        q = self.hoisted(f"sdiv i64 {x}, {y}", x)
+        less = self.hoisted(f"sub i64 {q}, 1", q)
+        return self.hoisted(f"select i1 {negative}, i64 {less}, i64 {q}", negative, less, q)
+
+    def sum_of(self, form: Linear) -> int | str:
+        """A linear form without a lane step as a number or the name of an i64."""
+        if not form.terms:
+            return form.constant
+        total = ""
+        for name, coefficient in sorted(form.terms, key=lambda t: self.depth_of(t[0])):
+            part = name
+            if coefficient != 1:
+                part = self.hoisted(f"mul i64 {name}, {literal(coefficient, 'int64')}", name)
+            total = part if not total else self.hoisted(f"add i64 {total}, {part}", total, part)
+        if form.constant:
+            total = self.hoisted(f"add i64 {total}, {form.constant}", total)
+        return total
+
+    # -- addresses -----------------------------------------------------------------------------
+
+    def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Linear:
+        """The element number that indices stand for (of the first lane, and the step per lane)."""
+        form = self._forms.get(id(indices))
+        if form is None:
+            stride = 1
+            total: Expr = as_expr(0)
+            for index, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
+                total = total + index * stride
+                stride *= extent
+            terms, constant = affine(total)
+            form = (indices, tuple(terms.items()), constant)  # type: ignore[assignment]
+            self._forms[id(indices)] = form  # type: ignore[assignment]
+        assert form is not None
+        return self._evaluate(form[1], form[2])
+
+    def address(self, buffer: Buffer, at: Linear) -> str:
+        """The address of an element; terms of outer loops are added first, the constant last."""
+        size = dtype_of(buffer.dtype).size_bytes
+        pointer = self.bases[buffer]
+        for name, coefficient in sorted(at.terms, key=lambda t: self.depth_of(t[0])):
+            offset = name
+            if coefficient * size != 1:
+                offset = self.hoisted(f"mul i64 {name}, {coefficient * size}", name)
+            pointer = self.hoisted(f"getelementptr i8, ptr {pointer}, i64 {offset}", pointer, offset)
+        if at.constant:
+            pointer = self.hoisted(f"getelementptr i8, ptr {pointer}, i64 {at.constant * size}", pointer)
+        return pointer
+
+    def is_inside(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
+        """Whether the ranges of the variables prove that every index is within the buffer."""
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            low, high = bounds(index, self.ranges)
+            if low < 0 or high >= extent:
+                return False
+        return True
+
+    def range_of(self, e: Expr) -> Range:
+        """The inclusive range of an integer expression."""
+        return bounds(e, self.ranges) if e.dtype == "int64" else UNKNOWN
