@@ -160,7 +160,7 @@ class Builder:
             known = make()
             self._memo[key] = known
             self.scopes[-1].keys.append(key)
-        return known  # type: ignore[no-any-return]
+        return known
 
     def hoisted(self, text: str, *operands: str) -> str:
         """The value of a pure integer or address instruction, as far out as its operands allow."""
