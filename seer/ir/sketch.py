@@ -197,6 +197,28 @@ class Sketch:
                 most = -(-extent // step)
                 out[..., c] = np.clip(out[..., c], 1, most)
                 step = step * out[..., c]
+        for nest in self.nests:
+            self._order_locations(nest, out)
+        return out
+
+    def _order_locations(self, nest: Nest, rows: np.ndarray) -> None:
+        """Move each attached producer out to where the first of its readers is computed."""
+        limits = {s: np.full(rows.shape[:-1], nest.finish) for s in (nest.stage, nest.output)}
+        for a in reversed(nest.attached):
+            limit = np.full(rows.shape[:-1], nest.finish)
+            for reader in self._readers(a.nest.output):
+                limit = np.minimum(limit, limits.get(reader, limit))
+            place = np.full(rows.shape[:-1], a.depth)
+            if a.param is not None:
+                c = self.column(a.param)
+                place = rows[..., c] = np.minimum(rows[..., c], limit)
+            limits[a.nest.output] = limits[a.nest.stage] = np.where(place == INLINE, limit, place)
+
+    def _readers(self, stage: str) -> set[str]:
+        """The stages that read `stage`, directly or through stages that are always inlined."""
+        out: set[str] = set()
+        for t in self.dag.consumers[stage]:
+            out |= self._readers(t.name) if t.name in self.inlined else {t.name}
         return out
 
     def all_nests(self) -> Iterator[Nest]:
