@@ -24,9 +24,7 @@ def batch_matmul(b: int, m: int, n: int, k: int) -> ComputeDAG:
     x, y = placeholder((b, m, k), name="x"), placeholder((b, n, k), name="y")
     r = reduce_axis(k, "k")
     return ComputeDAG(
-        compute(
-            (b, m, n), lambda h, i, j: x[h, i, r.var] * y[h, j, r.var], "z", reduce=[r], reducer=SUM
-        ),
+        compute((b, m, n), lambda h, i, j: x[h, i, r.var] * y[h, j, r.var], "z", reduce=[r], reducer=SUM),
         [x, y],
     )
 
@@ -40,16 +38,15 @@ def conv(h: int, w: int, ci: int, co: int, k: int, stride: int = 1) -> ComputeDA
     bias, skip = placeholder((co,), name="bias", constant=True), placeholder((1, oh, ow, co), name="skip")
     padded = compute(
         (1, h + 2 * p, w + 2 * p, ci),
-        lambda n, i, j, c: select(
-            all_of(i >= p, i < h + p, j >= p, j < w + p), x[n, i - p, j - p, c], 0.0
-        ),
+        lambda n, i, j, c: select(all_of(i >= p, i < h + p, j >= p, j < w + p), x[n, i - p, j - p, c], 0.0),
         "padded",
     )
     rh, rw, rc = reduce_axis(k, "rh"), reduce_axis(k, "rw"), reduce_axis(ci, "rc")
     y = compute(
         (1, oh, ow, co),
-        lambda n, i, j, c: padded[n, i * stride + rh.var, j * stride + rw.var, rc.var]
-        * f[rh.var, rw.var, rc.var, c],
+        lambda n, i, j, c: (
+            padded[n, i * stride + rh.var, j * stride + rw.var, rc.var] * f[rh.var, rw.var, rc.var, c]
+        ),
         "y",
         reduce=[rh, rw, rc],
         reducer=SUM,
@@ -179,9 +176,7 @@ def transpose(rows: int, columns: int) -> ComputeDAG:
 def reshape(a: int, b: int, c: int) -> ComputeDAG:
     """(a, b * c) read as (a * b, c), then transposed."""
     x = placeholder((a, b * c), name="x")
-    flat = compute(
-        (a * b, c), lambda i, j: x[(i * c + j) // (b * c), (i * c + j) % (b * c)] + 1.0, "flat"
-    )
+    flat = compute((a * b, c), lambda i, j: x[(i * c + j) // (b * c), (i * c + j) % (b * c)] + 1.0, "flat")
     return ComputeDAG(compute((c, a * b), lambda i, j: flat[j, i], "y"), [x])
 
 

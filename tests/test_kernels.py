@@ -44,7 +44,9 @@ def test_machine_code_is_right(name: str) -> None:
             assert_close(out, expected, f"{sketch.key} {sketch.values(row)}")
 
 
-def run_lowered(dag: ComputeDAG, sketch: Sketch, row: np.ndarray, inputs: dict[str, np.ndarray]) -> np.ndarray:
+def run_lowered(
+    dag: ComputeDAG, sketch: Sketch, row: np.ndarray, inputs: dict[str, np.ndarray]
+) -> np.ndarray:
     lowered = lower(sketch, row, TARGET)
     verify_program(lowered.program)
     arrays = {

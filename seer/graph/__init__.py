@@ -1,0 +1,1 @@
+"""What to compute: the graph API, operators, passes, and the partition into subgraphs."""

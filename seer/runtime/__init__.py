@@ -1,0 +1,1 @@
+"""Targets, building and running kernels, measurement, records, the compiled model."""

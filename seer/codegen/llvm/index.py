@@ -12,6 +12,11 @@ from seer.ir.loops import Buffer
 from seer.ir.simplify import UNKNOWN, Range, affine, bounds
 
 
+def is_product(e: Expr) -> bool:
+    """Whether e multiplies two things that are no constants: it is a term, not a sum of terms."""
+    return isinstance(e, Binary) and e.op == "*" and not isinstance(e.a, Const) and not isinstance(e.b, Const)
+
+
 class LaneDependentError(Exception):
     """An index that is not affine in the lane variable: each lane must be computed alone."""
 
@@ -88,12 +93,11 @@ class IndexEmitter(Builder):
             case Binary("//" | "%" | "min" | "max" as op, a, b) if e.dtype == "int64":
                 return self._operation(op, a, b)
             case Binary("+" | "-" | "*", _, _) | Unary("neg", _) if e.dtype == "int64":
+                if is_product(e):
+                    return self._product(e)
                 form = self.linear(e)
                 if form.lane:
                     raise LaneDependentError
-                # A product of two variables is its own only term; it must not come back here.
-                if isinstance(e, Binary) and e.op == "*" and not isinstance(e.b, Const):
-                    return self._product(e)
                 return self.sum_of(form)
             case Select(_, _, _):
                 return self.other(e)
@@ -103,7 +107,8 @@ class IndexEmitter(Builder):
         """An integer that is not index arithmetic (loaded, cast, chosen): see ValueEmitter."""
         raise BuildError(f"not an index: {e}")
 
-    def _product(self, e: Binary) -> int | str:
+    def _product(self, e: Expr) -> int | str:
+        assert isinstance(e, Binary)
         x, y = self.scalar(e.a), self.scalar(e.b)
         if isinstance(x, int) and isinstance(y, int):
             return x * y

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from seer.codegen.llvm.builder import Val, literal, memory_type, value_type
-from seer.codegen.llvm.index import IndexEmitter, LaneDependentError, Linear
+from seer.codegen.llvm.index import IndexEmitter, LaneDependentError, Linear, is_product
 from seer.codegen.llvm.mathlib import MATH
 from seer.errors import BuildError
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Select, Unary, Var
@@ -74,7 +74,7 @@ class ValueEmitter(IndexEmitter):
     def integer(self, e: Expr) -> Val:
         """An int64 expression that may depend on the lane."""
         try:
-            form = self.linear(e) if not _is_division(e) else Linear(0, self._term(e))
+            form = Linear(0, self._term(e)) if _is_term(e) else self.linear(e)
         except LaneDependentError:
             return self._integer_by_lane(e)
         if not form.terms:
@@ -87,8 +87,7 @@ class ValueEmitter(IndexEmitter):
         return self.op("add", Val(f"<{steps}>", "int64", self.lanes), first)
 
     def _term(self, e: Expr) -> tuple[tuple[str, int], ...]:
-        value = self.scalar(e)
-        return ((str(value), 1),)
+        return ((str(self.scalar(e)), 1),)
 
     def _integer_by_lane(self, e: Expr) -> Val:
         return self.gather([v for _ in self.each_lane() for v in [self.integer(e)]])
@@ -327,8 +326,8 @@ def buffer_align(buffer: Buffer) -> int:
     return {"float": 4, "double": 8, "i32": 4, "i64": 8, "i8": 1}[memory_type(buffer.dtype)]
 
 
-def _is_division(e: Expr) -> bool:
-    return isinstance(e, Binary) and e.op in ("//", "%", "min", "max")
+def _is_term(e: Expr) -> bool:
+    return is_product(e) or (isinstance(e, Binary) and e.op in ("//", "%", "min", "max"))
 
 
 def _is_number(v: Val) -> bool:

@@ -1,0 +1,264 @@
+"""The graph API: what a user writes a model in.
+
+    g = seer.Graph("net")
+    x = g.input((1, 3, 32, 32), name="x")
+    w = g.constant(weights, name="w")
+    y = g.conv2d(x, w, stride=2, padding=1).relu()
+    g.output(y)
+
+Shapes and dtypes are inferred at each call; a call that cannot work raises GraphError at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from seer.dtypes import dtype as dtype_of
+from seer.errors import GraphError, SeerError
+from seer.graph import ops  # noqa: F401  (registers the operators)
+from seer.graph.registry import bind, op_def, op_names
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operator applied to values.
+
+    Attributes:
+        op: the operator's name; "input" and "constant" for the leaves.
+        attrs: normalised attributes; a constant's array is attrs["value"].
+        name: unique in the graph.
+    """
+
+    op: str
+    inputs: tuple[Value, ...]
+    attrs: Mapping[str, Any]
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """The result of a node; equality is identity.
+
+    Attributes:
+        shape: extents, in elements.
+        dtype: element type.
+        graph: the graph it belongs to.
+    """
+
+    node: Node = field(repr=False)
+    shape: tuple[int, ...]
+    dtype: str
+    graph: Graph = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Value({self.name}: {self.dtype}{list(self.shape)})"
+
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        if name.startswith("_") or name not in op_names() or not op_def(name).is_function:
+            raise AttributeError(f"a seer Value has no attribute {name!r}")
+        return lambda *args, **kwargs: self.graph.apply(name, self, *args, **kwargs)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(n for n in op_names() if op_def(n).is_function)]
+
+    def __add__(self, other: Operand) -> Value:
+        return self.graph.apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return self.graph.apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self.graph.apply("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return self.graph.apply("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self.graph.apply("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        return self.graph.apply("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.graph.apply("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return self.graph.apply("div", other, self)
+
+    def __pow__(self, other: Operand) -> Value:
+        return self.graph.apply("pow", self, other)
+
+    def __matmul__(self, other: Operand) -> Value:
+        return self.graph.apply("matmul", self, other)
+
+    def __neg__(self) -> Value:
+        return self.graph.apply("neg", self)
+
+
+Operand = Value | np.ndarray | float | int
+
+
+class Graph:
+    """A model: nodes in the order in which they were made.
+
+    Attributes:
+        name: the model's name.
+        nodes: every node, inputs before users.
+        inputs: the input values, in the order of their declaration.
+        outputs: what the model returns.
+    """
+
+    def __init__(self, name: str = "model") -> None:
+        self.name = name
+        self.nodes: list[Node] = []
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self._names: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    # -- leaves --------------------------------------------------------------------------------
+
+    def input(self, shape: Sequence[int], dtype: str = "float32", name: str | None = None) -> Value:
+        """Declare an input of the given shape (elements) and dtype."""
+        dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+        if any(isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in dims):
+            raise GraphError(f"input {name or ''}: a shape is whole numbers >= 0, given {shape}")
+        sizes = tuple(int(n) for n in dims)
+        value = self._add("input", (), {}, name, sizes, dtype_of(dtype).name)
+        self.inputs.append(value)
+        return value
+
+    def constant(self, array: Any, name: str | None = None) -> Value:
+        """A constant; the array is copied. Python floats become float32."""
+        if isinstance(array, float):
+            array = np.float32(array)
+        value = np.array(array, order="C")
+        if value.dtype == object:
+            raise GraphError(f"constant {name or ''}: not an array of numbers: {array!r}")
+        dtype = dtype_of(value.dtype).name
+        value.setflags(write=False)
+        return self._add("constant", (), {"value": value}, name, value.shape, dtype)
+
+    def output(self, *values: Value) -> None:
+        """Declare outputs, after those declared before."""
+        for v in values:
+            if not isinstance(v, Value) or v.graph is not self:
+                raise GraphError(f"graph {self.name}: output {v!r} is not a value of this graph")
+            self.outputs.append(v)
+
+    # -- operators -----------------------------------------------------------------------------
+
+    def apply(self, op: str, *args: Any, name: str | None = None, **attrs: Any) -> Value:
+        """Apply an operator by name; every operator is a method too.
+
+        Raises:
+            GraphError: if the operator does not take these inputs.
+        """
+        definition = op_def(op)
+        given = bind(definition, args, attrs)
+        given.pop("name", None)
+        values: list[Any] = []
+        for n in definition.inputs:
+            v = given.pop("values" if n == "*" else n.rstrip("?"))
+            values += list(v) if n == "*" else [] if v is None and n.endswith("?") else [v]
+        inputs = self._as_values(op, values)
+        normal = dict(given)
+        label = name or self._fresh(op)
+        try:
+            shape, dtype = definition.infer(inputs, normal)
+        except (SeerError, TypeError, ValueError) as e:
+            shown = ", ".join(f"{v.name}: {v.dtype}{list(v.shape)}" for v in inputs)
+            raise GraphError(f"graph {self.name}, node {label}: {op}({shown}): {e}") from None
+        return self._add(op, inputs, normal, label, tuple(int(n) for n in shape), dtype)
+
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        if name.startswith("_") or name not in op_names() or not op_def(name).is_function:
+            raise AttributeError(f"a seer Graph has no attribute {name!r}")
+        return lambda *args, **kwargs: self.apply(name, *args, **kwargs)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(n for n in op_names() if op_def(n).is_function)]
+
+    def _as_values(self, op: str, items: Sequence[Any]) -> tuple[Value, ...]:
+        """Values stay; numbers and arrays become constants, numbers of the other operand's dtype."""
+        dtypes = [v.dtype for v in items if isinstance(v, Value)]
+        out = []
+        for v in items:
+            if isinstance(v, Value):
+                if v.graph is not self:
+                    raise GraphError(f"{op}: {v!r} belongs to graph {v.graph.name!r}, not {self.name!r}")
+                out.append(v)
+                continue
+            if isinstance(v, int | float) and not isinstance(v, bool) and dtypes:
+                whole = isinstance(v, int) or not dtypes[0].startswith("int")
+                v = np.asarray(v, dtypes[0] if whole else "float32")
+            out.append(self.constant(v))
+        return tuple(out)
+
+    def _add(
+        self,
+        op: str,
+        inputs: tuple[Value, ...],
+        attrs: Mapping[str, Any],
+        name: str | None,
+        shape: tuple[int, ...],
+        dtype: str,
+    ) -> Value:
+        label = name or self._fresh(op)
+        if label in self._names:
+            raise GraphError(f"graph {self.name}: there is a node {label!r} already")
+        self._names.add(label)
+        node = Node(op, inputs, attrs, label)
+        self.nodes.append(node)
+        value = Value(node, shape, dtype, self)
+        return value
+
+    def _fresh(self, op: str) -> str:
+        while True:
+            k = self._counts.get(op, 0)
+            self._counts[op] = k + 1
+            if f"{op}_{k}" not in self._names:
+                return f"{op}_{k}"
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def values(self) -> list[Value]:
+        """Every value that an output needs, and every input, inputs before users."""
+        out: dict[Value, None] = dict.fromkeys(self.inputs)
+        stack = [(v, False) for v in reversed(self.outputs)]
+        while stack:
+            v, done = stack.pop()
+            if done:
+                out[v] = None
+            elif v not in out:
+                stack.append((v, True))
+                stack += [(i, False) for i in reversed(v.node.inputs) if i not in out]
+        return list(out)
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name}"]
+        for v in self.values():
+            kind = f"{v.dtype}[{', '.join(map(str, v.shape))}]"
+            if v.node.op in ("input", "constant"):
+                lines.append(f"  {v.name}: {kind} = {v.node.op}")
+                continue
+            args = [i.name for i in v.node.inputs]
+            args += [f"{k}={a}" for k, a in v.node.attrs.items() if a is not None]
+            lines.append(f"  {v.name}: {kind} = {v.node.op}({', '.join(args)})")
+        lines.append(f"  return {', '.join(v.name for v in self.outputs) or 'nothing'}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name}: {len(self.nodes)} nodes)"

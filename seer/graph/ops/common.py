@@ -1,0 +1,123 @@
+"""What shape rules and definitions share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from seer.errors import GraphError
+from seer.graph.registry import Typed
+from seer.ir.expr import Expr, ExprLike, all_of, as_expr, select
+from seer.ir.tensor import Tensor, compute
+
+Shape = tuple[int, ...]
+
+
+def require(holds: object, message: str) -> None:
+    """Raise GraphError unless a condition holds."""
+    if not holds:
+        raise GraphError(message)
+
+
+def require_rank(x: Typed, rank: int, what: str) -> None:
+    """Raise GraphError unless a value has `rank` dimensions; `what` names them."""
+    require(len(x.shape) == rank, f"needs {rank} dimensions {what}, found {list(x.shape)}")
+
+
+def require_float(x: Typed, what: str = "input") -> None:
+    """Raise GraphError unless a value holds floats."""
+    require(x.dtype.startswith("float"), f"{what} must be float32 or float64, found {x.dtype}; cast it first")
+
+
+def require_same_dtype(*values: Typed) -> None:
+    """Raise GraphError unless all values have one dtype."""
+    found = sorted({v.dtype for v in values})
+    require(len(found) == 1, f"the inputs must have one dtype, found {' and '.join(found)}; cast first")
+
+
+def pair(value: Any, what: str, low: int = 1) -> tuple[int, int]:
+    """A number or a pair of them as a pair of ints >= low."""
+    both = (value, value) if isinstance(value, int | np.integer) else tuple(value)
+    good = len(both) == 2 and all(isinstance(v, int | np.integer) and v >= low for v in both)
+    require(good, f"{what} must be a whole number >= {low} or a pair of them, given {value}")
+    return int(both[0]), int(both[1])
+
+
+def pads_of(
+    padding: Any, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, int, int, int]:
+    """Padding as (top, left, bottom, right).
+
+    `padding` is a number, a pair (rows, columns), all four, or "same": the output has ceil(size /
+    stride) positions, an odd element of padding goes to the end.
+    """
+    if padding == "same":
+        total = [
+            max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
+            for n, k, s, d in zip(size, kernel, stride, dilation, strict=True)
+        ]
+        return total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2
+    if isinstance(padding, int | np.integer):
+        values: tuple[Any, ...] = (padding,) * 4
+    elif isinstance(padding, Sequence) and not isinstance(padding, str):
+        values = tuple(padding) if len(padding) == 4 else tuple(padding) * 2
+    else:
+        values = ()
+    good = len(values) == 4 and all(isinstance(v, int | np.integer) and v >= 0 for v in values)
+    require(
+        good, f"padding must be n, (rows, columns), (top, left, bottom, right) or 'same', given {padding!r}"
+    )
+    return int(values[0]), int(values[1]), int(values[2]), int(values[3])
+
+
+def axis_of(axis: Any, rank: int, what: str = "axis") -> int:
+    """An axis counted from either end as one counted from the front."""
+    good = isinstance(axis, int | np.integer) and -rank <= axis < rank
+    require(good, f"{what} must be in {-rank}..{rank - 1}, given {axis}")
+    return int(axis) % rank
+
+
+def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
+    """Axes (None: all) as sorted, distinct numbers counted from the front."""
+    if axes is None:
+        return tuple(range(rank))
+    given = (axes,) if isinstance(axes, int | np.integer) else tuple(axes)
+    out = sorted(axis_of(a, rank) for a in given)
+    require(len(set(out)) == len(out), f"axes repeat: {axes}")
+    return tuple(out)
+
+
+def broadcast_shape(*shapes: Shape) -> Shape:
+    """The common shape by NumPy's rule."""
+    try:
+        return tuple(int(n) for n in np.broadcast_shapes(*shapes))
+    except ValueError:
+        shown = " and ".join(str(list(s)) for s in shapes)
+        raise GraphError(
+            f"shapes {shown} do not broadcast: from the last dimension on, extents must be equal or 1"
+        ) from None
+
+
+def broadcast_read(t: Tensor, indices: Sequence[ExprLike]) -> Expr:
+    """The element of `t` that broadcasting shows at `indices` of the common shape."""
+    own = list(indices)[len(indices) - len(t.shape) :]
+    return t[tuple(as_expr(0) if n == 1 else i for i, n in zip(own, t.shape, strict=True))]
+
+
+def padded(x: Tensor, before: Sequence[int], shape: Sequence[int], value: float | int, name: str) -> Tensor:
+    """`x` in a larger tensor of `shape`, from `before` on, with `value` round it; x itself if it fills it."""
+    if tuple(shape) == x.shape and not any(before):
+        return x
+
+    def body(*i: Expr) -> Expr:
+        tests = []
+        for k, (n, b) in enumerate(zip(x.shape, before, strict=True)):
+            if b > 0:
+                tests.append(i[k] >= b)
+            if b + n < shape[k]:
+                tests.append(i[k] < b + n)
+        return select(all_of(*tests), x[tuple(a - b for a, b in zip(i, before, strict=True))], value)
+
+    return compute(shape, body, name)
