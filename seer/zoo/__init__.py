@@ -1,0 +1,60 @@
+"""Models to try: each is a function that builds a Graph.
+
+    seer.zoo.resnet18(batch=1)
+    seer.zoo.get("resnet18", batch=1)
+    seer.zoo.names()
+
+Weights are random (by `seed`), except those of `digits`, which are trained.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from seer.errors import UserError
+from seer.graph.graph import Graph
+from seer.zoo.bert import bert_base
+from seer.zoo.digits import digits
+from seer.zoo.mlp import mlp
+from seer.zoo.mobilenet import mobilenet_v2
+from seer.zoo.resnet import resnet18, resnet34, resnet50
+
+MODELS: dict[str, Callable[..., Graph]] = {
+    f.__name__: f for f in (mlp, digits, resnet18, resnet34, resnet50, mobilenet_v2, bert_base)
+}
+
+
+def names() -> list[str]:
+    """Every model's name."""
+    return list(MODELS)
+
+
+def get(name: str, **options: Any) -> Graph:
+    """The model called `name`; options are its function's arguments.
+
+    Raises:
+        UserError: if there is no such model or option.
+    """
+    if name not in MODELS:
+        raise UserError(f"unknown model {name!r}; the zoo has {', '.join(MODELS)}")
+    try:
+        inspect.signature(MODELS[name]).bind(**options)
+    except TypeError as e:
+        raise UserError(f"model {name}{inspect.signature(MODELS[name])}: {e}") from None
+    return MODELS[name](**options)
+
+
+__all__ = [
+    "MODELS",
+    "bert_base",
+    "digits",
+    "get",
+    "mlp",
+    "mobilenet_v2",
+    "names",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+]

@@ -47,7 +47,7 @@ def _unary(name: str, scalar: Scalar, array: Array, doc: str, floats_only: bool 
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
+    return np.asarray(1 / (1 + np.exp(-x)))
 
 
 _unary("relu", lambda x: maximum(x, 0), lambda x: np.maximum(x, 0), "max(x, 0); NaN stays.", False)

@@ -1,0 +1,168 @@
+"""The partitioner: which operators run in one kernel.
+
+A kernel has at most one anchor (a convolution, a matrix product, a reduction). Element-wise
+operators join the kernel of the value that they read, if nothing else reads it; whatever moves or
+computes elements one by one (padding, transposes, scaling) joins the kernel of its only reader.
+Reshapes are no kernels at all: they name the same memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import networkx as nx
+
+from seer import flags
+from seer.graph.graph import Graph, Node, Value
+from seer.graph.passes.rewrite import reader_counts
+from seer.graph.registry import op_def
+from seer.ir.dag import ComputeDAG
+from seer.ir.expr import Const
+from seer.ir.tensor import Tensor, compute, placeholder
+
+VIEWS = ("reshape", "flatten")
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """The operators of one kernel.
+
+    Attributes:
+        nodes: inputs before users.
+        inputs: what the kernel reads, constants included, in the order of the DAG's inputs.
+        output: what it computes.
+        dag: its tensor expressions; names depend on its structure alone, so equal subgraphs of any
+            model have equal DAGs.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    output: Value
+    dag: ComputeDAG
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A graph cut into kernels.
+
+    Attributes:
+        subgraphs: in an order in which they can run.
+        aliases: values that are another value's memory under another shape.
+    """
+
+    subgraphs: tuple[Subgraph, ...]
+    aliases: Mapping[Value, Value]
+
+    def __str__(self) -> str:
+        lines = []
+        for s in self.subgraphs:
+            ops = " + ".join(n.op for n in s.nodes)
+            lines.append(f"{s.output.name}: {s.output.dtype}{list(s.output.shape)} = {ops}")
+        return "\n".join(lines)
+
+
+def partition(graph: Graph) -> Partition:
+    """Cut an optimised graph into kernels."""
+    aliases = {v: v.node.inputs[0] for v in graph.values() if v.node.op in VIEWS}
+    groups = _Groups(graph, aliases)
+    for v in groups.computed:
+        groups.join_producers(v)
+    made: dict[str, ComputeDAG] = {}
+    subgraphs = []
+    for members in groups.in_order():
+        s = _subgraph(members)
+        dag = made.setdefault(s.dag.workload_key, s.dag)
+        subgraphs.append(Subgraph(s.nodes, s.inputs, s.output, dag))
+    out = Partition(tuple(subgraphs), aliases)
+    flags.debug("partition", lambda: str(out))
+    flags.debug("dag", lambda: "\n\n".join(str(d) for d in made.values()))
+    return out
+
+
+@dataclass
+class _Groups:
+    """Sets of values that become kernels; each begins with one value and they join."""
+
+    graph: Graph
+    aliases: Mapping[Value, Value]
+    computed: list[Value] = field(init=False)
+    group: dict[Value, list[Value]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        leaves = ("input", "constant")
+        self.computed = [v for v in self.graph.values() if v.node.op not in leaves and v not in self.aliases]
+        self.group = {v: [v] for v in self.computed}
+        self.order = {v: k for k, v in enumerate(self.computed)}
+        self.readers = reader_counts(self.graph)
+
+    def join_producers(self, v: Value) -> None:
+        """Join to v's group the groups of inputs that only v reads, where that is one kernel's work."""
+        inputs = [i for i in dict.fromkeys(v.node.inputs) if i in self.group and self.readers[i] == 1]
+        if self.kind(v) == "elementwise":
+            same = [i for i in inputs if i.shape == v.shape and self.has_anchor(i)]
+            if same:  # of several anchors the last: the others are ready by then
+                self.join(max(same, key=lambda i: self.order[i]), v)
+        for i in inputs:
+            if i not in self.group[v] and not self.has_anchor(i) and self.kind(v) != "opaque":
+                self.join(i, v)
+
+    def kind(self, v: Value) -> str:
+        return op_def(v.node.op).fusion
+
+    def has_anchor(self, v: Value) -> bool:
+        """Whether the group computes something that takes many elements for one."""
+        return any(self.kind(m) in ("anchor", "reduction", "opaque") for m in self.group[v])
+
+    def join(self, a: Value, b: Value) -> None:
+        """Make one group of two."""
+        members = sorted({*self.group[a], *self.group[b]}, key=lambda m: self.order[m])
+        for m in members:
+            self.group[m] = members
+
+    def in_order(self) -> list[list[Value]]:
+        """The groups, each after those whose values it reads."""
+        g = nx.DiGraph()
+        first = {v: self.order[self.group[v][0]] for v in self.computed}
+        for v in self.computed:
+            g.add_node(first[v])
+            for i in v.node.inputs:
+                while i in self.aliases:
+                    i = self.aliases[i]
+                if i in first and first[i] != first[v]:
+                    g.add_edge(first[i], first[v])
+        return [self.group[self.computed[k]] for k in nx.lexicographical_topological_sort(g)]
+
+
+def _subgraph(members: list[Value]) -> Subgraph:
+    """The tensor expressions of a group, the last member being its output."""
+    inside = set(members)
+    inputs: dict[Value, Tensor] = {}
+    tensors: dict[Value, Tensor] = {}
+    counts: dict[str, itertools.count[int]] = {}
+    for v in members:
+        for i in v.node.inputs:
+            if i in inside or i in tensors:
+                continue
+            number = _scalar(i)
+            if number is None:
+                constant = i.node.op == "constant"
+                inputs[i] = tensors[i] = placeholder(i.shape, i.dtype, f"in{len(inputs)}", constant)
+            else:
+                tensors[i] = compute((), lambda n=number: n, f"number{len(tensors)}")
+        stem = re.sub(r"\W", "_", v.node.op)
+        k = next(counts.setdefault(stem, itertools.count()))
+        name = stem if k == 0 else f"{stem}{k + 1}"
+        args = [tensors[i] for i in v.node.inputs]
+        tensors[v] = op_def(v.node.op).define(args, v.node.attrs, name)
+    dag = ComputeDAG(tensors[members[-1]], list(inputs.values()))
+    return Subgraph(tuple(v.node for v in members), tuple(inputs), members[-1], dag)
+
+
+def _scalar(v: Value) -> Const | None:
+    """The number that a constant of rank 0 is: it becomes part of the code."""
+    if v.node.op != "constant" or v.shape:
+        return None
+    return Const(v.node.attrs["value"].item(), v.dtype)
