@@ -11,7 +11,7 @@ Shapes and dtypes are inferred at each call; a call that cannot work raises Grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,6 +126,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
         self._names: set[str] = set()
+        self._avoided: set[str] = set()
         self._counts: dict[str, int] = {}
 
     # -- leaves --------------------------------------------------------------------------------
@@ -229,8 +230,13 @@ class Graph:
         while True:
             k = self._counts.get(op, 0)
             self._counts[op] = k + 1
-            if f"{op}_{k}" not in self._names:
-                return f"{op}_{k}"
+            label = f"{op}_{k}"
+            if label not in self._names and label not in self._avoided:
+                return label
+
+    def avoid(self, names: Iterable[str]) -> None:
+        """Never make up one of these names: a pass will give them to nodes that it copies."""
+        self._avoided.update(names)
 
     # -- reading -------------------------------------------------------------------------------
 

@@ -330,18 +330,13 @@ register_op(
 )
 
 
-def _rows(attrs: dict[str, Any]) -> dict[str, Any]:
-    attrs["axis"] = 0
-    return attrs
-
-
 register_op(
     OpDef(
         "embedding",
         ("table", "indices"),
-        lambda v, a: _infer_gather(v, _rows(a)),
-        lambda t, a, n: _define_gather(t, {"axis": 0}, n),
-        lambda x, a: _gather(x, {"axis": 0}),
+        lambda v, _: _infer_gather(v, {"axis": 0}),
+        lambda t, _, n: _define_gather(t, {"axis": 0}, n),
+        lambda x, _: _gather(x, {"axis": 0}),
         "injective",
         {},
         "Rows of a table (rows, width) at integer indices.",

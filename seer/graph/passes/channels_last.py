@@ -37,6 +37,7 @@ class _Rewriter:
 
     def run(self) -> Graph:
         self.new = Graph(self.graph.name)
+        self.new.avoid(n.name for n in self.graph.nodes)
         outputs = set(self.graph.outputs)
         for v in self.graph.values():
             rule = _RULES.get(v.node.op, _follow if op_def_is_elementwise(v) else None)

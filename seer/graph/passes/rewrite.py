@@ -18,6 +18,7 @@ def rebuild(graph: Graph, rule: Rule) -> Graph:
     under the old name.
     """
     new = Graph(graph.name)
+    new.avoid(n.name for n in graph.nodes)
     done: dict[Value, Value] = {}
     for v in graph.values():
         inputs = tuple(done[i] for i in v.node.inputs)
