@@ -1,0 +1,7 @@
+"""`python -m seer` is the `seer` command."""
+
+import sys
+
+from seer.cli import main
+
+sys.exit(main())

@@ -1,0 +1,179 @@
+"""The command line: `seer models`, `seer tune MODEL`, `seer bench MODEL`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seer import driver, zoo
+from seer.errors import SeerError, UserError
+from seer.graph import reference
+from seer.graph.graph import Graph
+from seer.runtime.model import CompiledModel
+from seer.runtime.target import Target
+from seer.search.strategies import DEFAULT, strategy_names
+from seer.version import __version__
+
+Run = Callable[[], Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        status: int = args.command(args)
+    except SeerError as e:
+        print(f"seer: error: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="seer", description="A tensor compiler that tunes itself.")
+    parser.add_argument("--version", action="version", version=f"seer {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    models = commands.add_parser("models", help="list the models of the zoo")
+    models.set_defaults(command=_models)
+
+    tune = commands.add_parser("tune", help="search for fast code for a model")
+    _model_arguments(tune)
+    tune.add_argument("--trials", type=int, help="measurements in all (default: 64 per task)")
+    tune.add_argument("--seconds", type=float, help="wall time")
+    tune.add_argument("--seed", type=int, help="decides every random choice (default 0)")
+    tune.add_argument("--strategy", default=DEFAULT, choices=strategy_names(), help="how to search")
+    tune.add_argument("--compare", action="store_true", help="then time tuned, untuned and NumPy")
+    tune.set_defaults(command=_tune)
+
+    bench = commands.add_parser("bench", help="time a model: tuned (with --records), untuned and NumPy")
+    _model_arguments(bench)
+    bench.add_argument("--repeat", type=int, default=10, help="runs of each (default 10)")
+    bench.set_defaults(command=_bench)
+    return parser
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model of the zoo; `seer models` lists them")
+    parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=N", help="another argument of the model"
+    )
+    parser.add_argument("--target", default="llvm", help="what to compile for (default llvm: this CPU)")
+    parser.add_argument("--threads", type=int, help="threads (default: all CPUs)")
+    parser.add_argument("--records", type=Path, help="the records database")
+
+
+def _load(args: argparse.Namespace) -> tuple[Graph, Target]:
+    options: dict[str, Any] = {"batch": args.batch}
+    for item in args.set:
+        name, equals, value = item.partition("=")
+        try:
+            options[name] = float(value) if "." in value else int(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise UserError(f"--set {item}: NAME=NUMBER is needed, such as image=224")
+    target = Target.parse(args.target)
+    if args.threads is not None:
+        target = target.with_threads(args.threads)
+    return zoo.get(args.model, **options), target
+
+
+def _models(_: argparse.Namespace) -> int:
+    for name in zoo.names():
+        function = zoo.MODELS[name]
+        first = (inspect.getdoc(function) or "").split("\n")[0]
+        print(f"{name:14} {first}")
+        print(f"{'':14} {inspect.signature(function)}".replace(" -> 'Graph'", ""))
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    model, target = _load(args)
+    result = driver.tune(
+        model,
+        target,
+        trials=args.trials,
+        seconds=args.seconds,
+        records=args.records,
+        seed=args.seed,
+        strategy=args.strategy,
+    )
+    print(result)
+    tuned = driver.compile(model, target, result.records)
+    untuned = driver.compile(model, target)
+    _report(model, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
+    if args.records is not None:
+        print(f"records: {args.records}")
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    model, target = _load(args)
+    compiled = {"untuned": driver.compile(model, target)}
+    if args.records is not None:
+        compiled = {"tuned": driver.compile(model, target, args.records), **compiled}
+    _report(model, compiled, args.repeat, with_numpy=True)
+    return 0
+
+
+def _report(model: Graph, compiled: Mapping[str, CompiledModel], repeat: int, with_numpy: bool) -> None:
+    """Check the compiled models against NumPy and print interleaved medians."""
+    feed = random_inputs(model)
+    runs: dict[str, Run] = {name: (lambda m=m: m(**feed)) for name, m in compiled.items()}
+    expected = reference.run(model, feed)
+    for name, run in runs.items():
+        outputs = run()
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        error = max(_relative_error(a, b) for a, b in zip(outputs, expected, strict=True))
+        print(f"{name:8} relative error {error:.1e}")
+    if with_numpy:
+        runs["numpy"] = lambda: reference.run(model, feed)
+    medians = interleaved_medians(runs, repeat)
+    first = next(iter(medians.values()))
+    for name, seconds in medians.items():
+        print(f"{name:8} {1e3 * seconds:10.3f} ms   {seconds / first:6.2f}x")
+
+
+def interleaved_medians(runs: Mapping[str, Run], repeat: int) -> dict[str, float]:
+    """Median seconds of each, run in turn so that a disturbance falls on all alike."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(max(1, repeat)):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def random_inputs(model: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    """Normal floats, and integers from 0 to 99, for every input of a graph."""
+    rng = np.random.default_rng(seed)
+    out = {}
+    for v in model.inputs:
+        if v.dtype.startswith("float"):
+            out[v.name] = np.asarray(rng.standard_normal(v.shape), v.dtype)
+        else:
+            out[v.name] = np.asarray(rng.integers(0, 100, v.shape), v.dtype)
+    return out
+
+
+def _relative_error(a: np.ndarray, b: np.ndarray) -> float:
+    scale = float(np.linalg.norm(b.astype(np.float64)))
+    difference = float(np.linalg.norm(a.astype(np.float64) - b.astype(np.float64)))
+    return difference / scale if scale else difference
+
+
+if __name__ == "__main__":
+    sys.exit(main())

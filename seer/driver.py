@@ -1,0 +1,249 @@
+"""`compile` and `tune`: the tables of contents of seer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from seer import flags
+from seer.codegen.artifact import Artifact
+from seer.codegen.build import build
+from seer.codegen.model_plan import plan_model
+from seer.errors import BuildError, ScheduleError, UserError
+from seer.graph.graph import Graph
+from seer.graph.partition import partition
+from seer.graph.passes import optimize
+from seer.ir.dag import ComputeDAG
+from seer.ir.sketch import Sketch
+from seer.runtime.measure import LocalMeasurer, Measurer
+from seer.runtime.model import CompiledModel
+from seer.runtime.records import Records
+from seer.runtime.target import Target
+from seer.search.defaults import default_candidate
+from seer.search.events import Callback, TaskStatus, ignore
+from seer.search.rules import generate_sketches
+from seer.search.strategies import DEFAULT, strategy_of
+from seer.search.task import SearchTask, tasks_of
+from seer.search.tuner import TuneSummary, tune_tasks
+
+RecordsLike = Records | str | Path | None
+
+_log = logging.getLogger("seer")
+
+
+def compile(model: Graph, target: str | Target | None = "llvm", records: RecordsLike = None) -> CompiledModel:
+    """Compile a model to machine code.
+
+    Args:
+        model: the graph; its inputs and outputs become those of the compiled model.
+        target: what to compile for, such as "llvm" (this CPU) or "llvm -threads=1".
+        records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
+            one where there is none.
+
+    Raises:
+        UserError: if the model has no output, or the target is not this machine.
+        RecordError: if the records cannot be read.
+    """
+    chosen = Target.parse(target)
+    _check(model, chosen)
+    graph = optimize(model)
+    parts = partition(graph)
+    with _opened(records, must_exist=True) as database:
+        dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
+        candidates = {key: best_candidate(dag, chosen, database) for key, dag in dags.items()}
+    kernels = build_kernels(candidates, chosen)
+    plan = plan_model(graph, parts, [kernels[s.dag.workload_key] for s in parts.subgraphs])
+    return CompiledModel(plan, chosen)
+
+
+def tune(
+    model: Graph,
+    target: str | Target | None = "llvm",
+    trials: int | None = None,
+    seconds: float | None = None,
+    records: RecordsLike = None,
+    seed: int | None = None,
+    strategy: str = DEFAULT,
+    progress: bool | Callback = True,
+    measurer: Measurer | None = None,
+) -> TuneResult:
+    """Search for fast schedules of every kernel of a model.
+
+    Args:
+        model: the graph.
+        target: what to tune for.
+        trials: measurements in all; 64 per task if neither trials nor seconds are given.
+        seconds: wall time.
+        records: a database (made if there is none) to which every trial is appended; a run that was
+            stopped goes on where it was when it is started again with the same arguments. None keeps
+            the records in memory, in the result.
+        seed: decides every random choice (default: SEER_SEED, or 0).
+        strategy: how to search: "ansor" or "random".
+        progress: show a display; or a function that is called with every TuneEvent.
+        measurer: what times candidates, instead of this machine.
+
+    Returns:
+        What was found; pass its `records` to `compile`. Ctrl-C ends the search, not the program.
+
+    Raises:
+        UserError: if an argument cannot work.
+    """
+    chosen = Target.parse(target)
+    _check(model, chosen)
+    _check_budget(trials, seconds)
+    how = strategy_of(strategy)
+    graph = optimize(model)
+    tasks = tasks_of(partition(graph), chosen)
+    if trials is None and seconds is None:
+        trials = 64 * len(tasks)
+    seed = flags.seed() if seed is None else seed
+    database = records if isinstance(records, Records) else Records(records)
+    with _display(progress) as callback, _measuring(measurer, chosen, tasks, trials) as timer:
+        summary = tune_tasks(
+            tasks, timer, database, how, trials=trials, seconds=seconds, seed=seed, callback=callback
+        )
+    return TuneResult(model.name, str(chosen), strategy, summary, database)
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What `tune` found.
+
+    Attributes:
+        model: the model's name.
+        target: what it was tuned for.
+        strategy: how.
+        summary: tasks, trials, failures, times.
+        records: the open database, for `compile`.
+    """
+
+    model: str
+    target: str
+    strategy: str
+    summary: TuneSummary
+    records: Records
+
+    @property
+    def tasks(self) -> tuple[TaskStatus, ...]:
+        """Every task at the end."""
+        return self.summary.statuses
+
+    @property
+    def trials(self) -> int:
+        """Measurements in all."""
+        return self.summary.trials
+
+    @property
+    def latency_s(self) -> float:
+        """Estimated latency of the tuned model: the sum of weight * best over its tasks."""
+        return self.summary.latency_s
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Failed trials by reason."""
+        return self.summary.errors
+
+    def __str__(self) -> str:
+        s = self.summary
+        failed = ", ".join(f"{n} {reason}" for reason, n in sorted(s.errors.items())) or "none"
+        per_trial = s.seconds / s.new_trials if s.new_trials else 0.0
+        return (
+            f"{self.model}: {len(s.statuses)} tasks, {s.trials} trials ({s.new_trials} new) in "
+            f"{s.seconds:.1f} s ({per_trial:.3f} s a trial, {s.search_s:.1f} s searching), failed: {failed}\n"
+            f"kernels: {1e3 * s.latency_s:.3f} ms, with default schedules {1e3 * s.default_latency_s:.3f} ms"
+        )
+
+
+# -- kernels -------------------------------------------------------------------------------------
+
+
+def best_candidate(dag: ComputeDAG, target: Target, records: Records | None) -> tuple[Sketch, np.ndarray]:
+    """The fastest recorded candidate of a ComputeDAG, or the default one."""
+    record = records.best(dag.workload_key, target.key) if records is not None else None
+    if record is not None:
+        for sketch in generate_sketches(dag, target):
+            if sketch.key == record.sketch_key and {p.name for p in sketch.params} == set(record.params):
+                return sketch, sketch.row(record.params)
+        _log.warning("the best record of %s names a sketch that is no more: %s", dag.tag, record.sketch_key)
+    return default_candidate(dag, target)
+
+
+def build_kernels(candidates: dict[str, tuple[Sketch, np.ndarray]], target: Target) -> dict[str, Artifact]:
+    """Machine code for each candidate, by workload; a candidate that fails is replaced by the naive one."""
+
+    def one(key: str) -> Artifact:
+        sketch, row = candidates[key]
+        name = f"kernel_{key}"
+        try:
+            return build(sketch, row, target, name)
+        except (ScheduleError, BuildError) as e:
+            _log.warning("%s: %s; the naive schedule is used instead", sketch.key, e)
+            naive = generate_sketches(sketch.dag, target)[0]
+            return build(naive, np.zeros(len(naive.params), dtype=np.int64), target, name)
+
+    with ThreadPoolExecutor(flags.workers()) as pool:
+        return dict(zip(candidates, pool.map(one, candidates), strict=True))
+
+
+# -- arguments -----------------------------------------------------------------------------------
+
+
+def _check(model: Graph, target: Target) -> None:
+    if not isinstance(model, Graph):
+        raise UserError(f"a model is a seer.Graph, given {type(model).__name__}")
+    if not model.outputs:
+        raise UserError(f"graph {model.name} has no output; declare one with g.output(value)")
+    if not target.is_host:
+        raise UserError(f"target {target} is not this machine ({Target.parse(None)})")
+
+
+def _check_budget(trials: int | None, seconds: float | None) -> None:
+    if trials is not None and (not isinstance(trials, int) or trials < 0):
+        raise UserError(f"trials must be a whole number >= 0, given {trials!r}")
+    if seconds is not None and seconds < 0:
+        raise UserError(f"seconds must be >= 0, given {seconds!r}")
+
+
+@contextlib.contextmanager
+def _opened(records: RecordsLike, must_exist: bool) -> Iterator[Records | None]:
+    if records is None or isinstance(records, Records):
+        yield records
+        return
+    if must_exist and not Path(records).exists():
+        raise UserError(f"there are no records at {records}; make them with seer.tune(..., records=...)")
+    with Records(records) as database:
+        yield database
+
+
+@contextlib.contextmanager
+def _measuring(
+    measurer: Measurer | None, target: Target, tasks: Sequence[SearchTask], trials: int | None
+) -> Iterator[Measurer]:
+    """The given measurer, or worker processes for the time of the run (none if there is nothing to do)."""
+    if measurer is not None:
+        yield measurer
+        return
+    local = LocalMeasurer(target)
+    try:
+        yield local
+    finally:
+        local.close()
+
+
+@contextlib.contextmanager
+def _display(progress: bool | Callback) -> Iterator[Callback]:
+    if callable(progress):
+        yield progress
+    elif progress:
+        from seer.progress import Display
+
+        with Display() as display:
+            yield display
+    else:
+        yield ignore

@@ -1,0 +1,158 @@
+"""Measuring candidates: on this machine, or from recorded times."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from seer.codegen.artifact import Artifact
+from seer.codegen.build import build
+from seer.ir.sketch import Sketch
+from seer.runtime.pool import BuildPool, Runner
+from seer.runtime.records import MeasureRecord
+from seer.runtime.target import Target
+
+Candidate = tuple[Sketch, np.ndarray]
+
+RUN_LIMIT_S = 10.0  # for a candidate when no time is known yet
+MIN_RUN_LIMIT_S = 2.0
+RUN_LIMIT_FACTOR = 50.0  # times the best known
+
+
+@dataclass(frozen=True)
+class MeasureResult:
+    """What a trial gave.
+
+    Attributes:
+        seconds: median run time; infinity if it failed.
+        error: "" or the reason: lower, build, timeout, crash, wrong, guard.
+        message: details of the failure.
+        times: the single measurements.
+        build_s: time to lower and compile.
+        run_s: time spent running it.
+    """
+
+    seconds: float
+    error: str = ""
+    message: str = ""
+    times: tuple[float, ...] = ()
+    build_s: float = 0.0
+    run_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+class Measurer(Protocol):
+    """Anything that can time candidates."""
+
+    def measure(self, naive: Sketch, candidates: Sequence[Candidate], best_s: float) -> list[MeasureResult]:
+        """Time candidates of one task.
+
+        Args:
+            naive: the task's naive sketch, whose result is the right one.
+            candidates: sketches and canonical rows.
+            best_s: the best time known so far (infinity if none): much slower ones are cut short.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+class LocalMeasurer:
+    """Builds in one process per CPU, then runs one candidate at a time in another process.
+
+    Building and running alternate by batch: on a machine with few cores a build beside a run would
+    be in the measured time.
+    """
+
+    def __init__(self, target: Target, seed: int = 0) -> None:
+        self.target = target
+        self._seed = seed
+        self._builders = BuildPool(target)
+        self._runner = Runner()
+        self._builders.start()
+        self._runner.start()
+        self._naive: dict[int, tuple[Sketch, Artifact]] = {}
+
+    def measure(self, naive: Sketch, candidates: Sequence[Candidate], best_s: float) -> list[MeasureResult]:
+        """See Measurer.measure.
+
+        Raises:
+            MeasureError: if the naive schedule itself cannot be run.
+        """
+        reference = self._reference(naive)
+        results = []
+        for artifact, error, message, build_s in self._builders.build(candidates):
+            if artifact is None:
+                results.append(MeasureResult(float("inf"), error, message, build_s=build_s))
+                continue
+            r = self._run(reference, artifact, best_s, build_s)
+            best_s = min(best_s, r.seconds)
+            results.append(r)
+        return results
+
+    def _run(self, reference: Artifact, artifact: Artifact, best_s: float, build_s: float) -> MeasureResult:
+        limit = RUN_LIMIT_S if best_s == float("inf") else max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s)
+        start = time.perf_counter()
+        times, error, message = self._runner.run(
+            reference, self._seed, artifact, self.target.num_threads, best_s, limit
+        )
+        run_s = time.perf_counter() - start
+        if error:
+            return MeasureResult(float("inf"), error, message, build_s=build_s, run_s=run_s)
+        return MeasureResult(statistics.median(times), times=times, build_s=build_s, run_s=run_s)
+
+    def _reference(self, naive: Sketch) -> Artifact:
+        known = self._naive.get(id(naive))
+        if known is None:
+            row = np.zeros(len(naive.params), dtype=np.int64)
+            known = self._naive[id(naive)] = (naive, build(naive, row, self.target))
+        return known[1]
+
+    def close(self) -> None:
+        """End all processes."""
+        self._builders.close()
+        self._runner.close()
+
+    def __enter__(self) -> LocalMeasurer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ReplayMeasurer:
+    """Answers from records: the same run again, bit for bit, on any machine.
+
+    A candidate that was not recorded fails with the error "missing".
+    """
+
+    def __init__(self, records: Iterable[MeasureRecord]) -> None:
+        self._known = {(r.workload_key, r.sketch_key, _key(r.params)): r for r in records}
+
+    def measure(self, naive: Sketch, candidates: Sequence[Candidate], best_s: float) -> list[MeasureResult]:
+        """See Measurer.measure."""
+        out = []
+        for sketch, row in candidates:
+            r = self._known.get((naive.dag.workload_key, sketch.key, _key(sketch.values(row))))
+            if r is None:
+                out.append(MeasureResult(float("inf"), "missing", "not in the replayed records"))
+            else:
+                out.append(MeasureResult(r.seconds, r.error, r.message, (), r.build_s, r.run_s))
+        return out
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def _key(params: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(params.items()))

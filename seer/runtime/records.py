@@ -1,0 +1,200 @@
+"""Measured candidates in an append-only SQLite database.
+
+A record says which candidate of which workload ran how fast on which target, or why it did not.
+Records are data: reading a database never runs code from it. Killing the process at any moment loses
+at most what was not yet appended.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seer.errors import RecordError
+from seer.version import __version__
+
+SCHEMA = 1
+# Raised when generated code changes so much that old times mean nothing.
+CODE_VERSION = 1
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS records (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    workload_key TEXT NOT NULL,
+    target_key TEXT NOT NULL,
+    code_version INTEGER NOT NULL,
+    sketch_key TEXT NOT NULL,
+    params TEXT NOT NULL,
+    seconds REAL,
+    error TEXT NOT NULL,
+    message TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    strategy TEXT NOT NULL,
+    build_s REAL NOT NULL,
+    run_s REAL NOT NULL,
+    created_at REAL NOT NULL,
+    seer_version TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS records_by_workload ON records (workload_key, target_key, code_version);
+"""
+
+_COLUMNS = (
+    "workload_key, target_key, sketch_key, params, seconds, error, message, seed, strategy, "
+    "build_s, run_s, created_at"
+)
+
+
+@dataclass(frozen=True)
+class MeasureRecord:
+    """One trial.
+
+    Attributes:
+        workload_key: what was computed (ComputeDAG.workload_key).
+        target_key: on what (Target.key).
+        sketch_key: the loop structure.
+        params: its named parameters.
+        seconds: run time; infinity if it failed.
+        error: "" or why it failed: lower, build, timeout, crash, wrong, guard.
+        message: details of the failure.
+        seed: the run's seed.
+        strategy: the run's strategy.
+        build_s: time to lower and compile.
+        run_s: time spent running it, checks included.
+        created_at: seconds since 1970.
+    """
+
+    workload_key: str
+    target_key: str
+    sketch_key: str
+    params: dict[str, int]
+    seconds: float
+    error: str = ""
+    message: str = ""
+    seed: int = 0
+    strategy: str = ""
+    build_s: float = 0.0
+    run_s: float = 0.0
+    created_at: float = field(default_factory=time.time)
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+class Records:
+    """A records database; `path` None keeps it in memory.
+
+    Several processes may append to one file. Use it as a context manager, or close it.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        """Open or create a database.
+
+        Raises:
+            RecordError: if the file cannot be opened, is no database, or has another schema.
+        """
+        self.path = None if path is None else Path(path)
+        if self.path is not None and not self.path.parent.is_dir():
+            raise RecordError(f"records {self.path}: there is no folder {self.path.parent}")
+        try:
+            self._db = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=30)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_TABLES)
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+            self._db.commit()
+            (found,) = self._db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        except sqlite3.Error as e:
+            raise RecordError(f"records {self.path}: not a usable database: {e}") from e
+        if found != str(SCHEMA):
+            raise RecordError(f"records {self.path}: made with schema {found}, this seer reads {SCHEMA}")
+
+    def append(self, records: Iterable[MeasureRecord]) -> None:
+        """Store records for good, in one transaction.
+
+        Raises:
+            RecordError: if the file cannot be written.
+        """
+        rows = [
+            (
+                r.workload_key,
+                r.target_key,
+                CODE_VERSION,
+                r.sketch_key,
+                json.dumps(r.params, sort_keys=True),
+                None if r.error else r.seconds,
+                r.error,
+                r.message,
+                r.seed,
+                r.strategy,
+                r.build_s,
+                r.run_s,
+                r.created_at,
+                __version__,
+            )
+            for r in records
+        ]
+        try:
+            with self._db:
+                self._db.executemany(
+                    "INSERT INTO records (workload_key, target_key, code_version, sketch_key, params, "
+                    "seconds, error, message, seed, strategy, build_s, run_s, created_at, seer_version) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    rows,
+                )
+        except sqlite3.Error as e:
+            raise RecordError(f"records {self.path}: cannot append: {e}") from e
+
+    def for_workload(self, workload_key: str, target_key: str) -> list[MeasureRecord]:
+        """All trials of a workload on a target, oldest first."""
+        return self._select(
+            "workload_key = ? AND target_key = ? AND code_version = ? ORDER BY id",
+            (workload_key, target_key, CODE_VERSION),
+        )
+
+    def best(self, workload_key: str, target_key: str) -> MeasureRecord | None:
+        """The fastest successful trial of a workload on a target."""
+        found = self._select(
+            "workload_key = ? AND target_key = ? AND code_version = ? AND error = '' "
+            "ORDER BY seconds, id LIMIT 1",
+            (workload_key, target_key, CODE_VERSION),
+        )
+        return found[0] if found else None
+
+    def count(self) -> int:
+        """Records of all workloads."""
+        (n,) = self._db.execute("SELECT COUNT(*) FROM records").fetchone()
+        return int(n)
+
+    def all(self) -> list[MeasureRecord]:
+        """Every record, oldest first."""
+        return self._select("1 ORDER BY id", ())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _select(self, where: str, values: tuple[object, ...]) -> list[MeasureRecord]:
+        try:
+            rows = self._db.execute(f"SELECT {_COLUMNS} FROM records WHERE {where}", values).fetchall()
+            return [_from_row(r) for r in rows]
+        except (sqlite3.Error, ValueError) as e:
+            raise RecordError(f"records {self.path}: cannot read: {e}") from e
+
+
+def _from_row(row: tuple[object, ...]) -> MeasureRecord:
+    values = list(row)
+    values[3] = {str(k): int(v) for k, v in json.loads(str(row[3])).items()}
+    values[4] = float("inf") if row[4] is None else row[4]
+    return MeasureRecord(*values)  # type: ignore[arg-type]

@@ -1,0 +1,154 @@
+"""One candidate run: its result checked, the memory round its arrays checked, its time taken."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from seer.codegen.artifact import ArgSpec, Artifact
+from seer.runtime.kernel import Kernel
+
+GUARD_BYTES = 4096
+CANARY = 0xA5
+
+TOLERANCE = 1e-4  # ||out - expected|| / ||expected||, and of one element against the largest
+MIN_TOTAL_S = 0.010  # time to spend on a fast candidate
+MIN_REPEATS = 5
+MAX_REPEATS = 50
+SLOW_FACTOR = 3.0  # a candidate this much slower than the best is timed once
+
+
+class CheckError(Exception):
+    """A candidate computed something wrong or wrote where it must not."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class GuardedArray:
+    """An array with canaries before and after it."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        raw = np.full(size + 2 * GUARD_BYTES + 64, CANARY, np.uint8)
+        self._start = GUARD_BYTES + -(raw.ctypes.data + GUARD_BYTES) % 64
+        self._end = self._start + size
+        self._raw = raw
+        self.array = raw[self._start : self._end].view(dtype).reshape(shape)
+
+    @property
+    def address(self) -> int:
+        return int(self._raw.ctypes.data) + self._start
+
+    def is_intact(self) -> bool:
+        """Whether nothing was written outside."""
+        before, after = self._raw[: self._start], self._raw[self._end :]
+        return bool((before == CANARY).all() and (after == CANARY).all())
+
+
+class Bench:
+    """Random inputs for one task, and what the naive schedule makes of them."""
+
+    def __init__(self, naive: Artifact, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.inputs = [random_array(s, rng) for s in naive.args[:-1]]
+        self.expected = self._run_checked(naive, 1)[2]
+
+    def measure(self, artifact: Artifact, num_threads: int, best_s: float) -> tuple[float, ...]:
+        """Seconds of several runs, after one that was checked.
+
+        Raises:
+            CheckError: if the result is wrong or a guard was overwritten.
+        """
+        kernel, arrays, out = self._run_checked(artifact, num_threads)
+        compare(out, self.expected)
+        *addresses, scratch = [a.address for a in arrays]
+        first = _time(kernel, addresses, scratch, num_threads, 1)
+        if first > SLOW_FACTOR * best_s:
+            return (first,)
+        number = max(1, math.ceil(MIN_TOTAL_S / MIN_REPEATS / max(first, 1e-7) / 2))
+        times: list[float] = []
+        spent = 0.0
+        while len(times) < MIN_REPEATS or (spent < MIN_TOTAL_S and len(times) < MAX_REPEATS):
+            times.append(_time(kernel, addresses, scratch, num_threads, number))
+            spent += times[-1] * number
+            if len(times) == 2 and min(times) > SLOW_FACTOR / 2 * best_s:
+                break
+        return tuple(times)
+
+    def _run_checked(
+        self, artifact: Artifact, num_threads: int
+    ) -> tuple[Kernel, list[GuardedArray], np.ndarray]:
+        """Run once between guards; returns the kernel, its arrays (scratch last) and the output."""
+        kernel = Kernel(artifact)
+        arrays = []
+        for spec, value in zip(artifact.args[:-1], self.inputs, strict=True):
+            packed = value if spec.pack is None else spec.pack.apply(value)
+            guarded = GuardedArray(packed.shape, spec.dtype)
+            guarded.array[...] = packed
+            arrays.append(guarded)
+        last = artifact.args[-1]
+        out = GuardedArray(last.shape, last.dtype)
+        if last.dtype.startswith("float"):
+            out.array[...] = np.nan
+        scratch = GuardedArray((artifact.scratch_size(num_threads),), "uint8")
+        arrays += [out, scratch]
+        kernel.call([a.address for a in arrays[:-1]], scratch.address, num_threads)
+        names = [*(s.name for s in artifact.args), "scratch memory"]
+        for name, a in zip(names, arrays, strict=True):
+            if not a.is_intact():
+                raise CheckError("guard", f"memory next to {name} was overwritten")
+        for spec, value, a in zip(artifact.args[:-1], self.inputs, arrays, strict=False):
+            if spec.pack is None and not np.array_equal(a.array, value, equal_nan=value.dtype.kind == "f"):
+                raise CheckError("guard", f"input {spec.name} was overwritten")
+        return kernel, arrays, out.array.copy()
+
+
+def random_array(spec: ArgSpec, rng: np.random.Generator) -> np.ndarray:
+    """Normal floats; small whole numbers for integers, so that sums stay exact."""
+    if spec.dtype.startswith("float"):
+        return np.asarray(rng.standard_normal(spec.shape), spec.dtype)
+    if spec.dtype == "bool":
+        return np.asarray(rng.integers(0, 2, spec.shape), bool)
+    return np.asarray(rng.integers(0, 100, spec.shape), spec.dtype)
+
+
+def compare(out: np.ndarray, expected: np.ndarray) -> None:
+    """Check a result against the naive schedule's.
+
+    Raises:
+        CheckError: naming the first element that is off.
+    """
+    if out.dtype.kind != "f":
+        wrong = out != expected
+    else:
+        finite = np.isfinite(expected)
+        a, b = np.where(finite, out, 0).astype(np.float64), np.where(finite, expected, 0).astype(np.float64)
+        largest = float(np.abs(b).max(initial=0.0))
+        wrong = ~(np.abs(a - b) <= TOLERANCE * (largest + np.abs(b)))
+        # Where it is not finite it must be the same infinity, or NaN both times.
+        same = (out == expected) | (np.isnan(out) & np.isnan(expected))
+        wrong = np.where(finite, wrong, ~same)
+        norm = float(np.linalg.norm(b))
+        if not wrong.any() and norm > 0 and float(np.linalg.norm(a - b)) > TOLERANCE * norm:
+            wrong = np.abs(a - b) >= np.abs(a - b).max()
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.shape else ()
+        raise CheckError(
+            "wrong",
+            f"{int(wrong.sum())} of {wrong.size} elements are wrong, first {list(at)}: "
+            f"{out[at]!s} instead of {expected[at]!s}",
+        )
+
+
+def _time(kernel: Kernel, addresses: Sequence[int], scratch: int, num_threads: int, number: int) -> float:
+    """Seconds of one run, over `number` runs."""
+    call = kernel.call
+    start = time.perf_counter()
+    for _ in range(number):
+        call(addresses, scratch, num_threads)
+    return (time.perf_counter() - start) / number

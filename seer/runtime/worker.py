@@ -1,0 +1,83 @@
+"""A worker process: builds and runs candidates for its parent.
+
+    python -m seer.runtime.worker FD
+
+It answers requests on the inherited socket FD until the other end closes, and dies with it. A request
+is a tuple that begins with its kind; an answer is ("ok", value) or ("error", reason, message).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from seer.codegen.artifact import Artifact
+from seer.codegen.build import build
+from seer.errors import BuildError, ScheduleError, VerifyError
+from seer.ir.sketch import Sketch
+from seer.runtime.target import Target
+from seer.runtime.trial import Bench, CheckError
+
+Answer = tuple[Any, ...]
+
+
+class Worker:
+    """What a worker remembers between requests: sketches by number, and the task being measured."""
+
+    def __init__(self) -> None:
+        self.sketches: dict[int, Sketch] = {}
+        self.bench: Bench | None = None
+
+    def answer(self, request: tuple[Any, ...]) -> Answer:
+        """Answer one request; failures of a candidate are answers, not exceptions."""
+        kind, *args = request
+        try:
+            return ("ok", getattr(self, f"on_{kind}")(*args))
+        except ScheduleError as e:
+            return ("error", "lower", str(e))
+        except (BuildError, VerifyError) as e:
+            return ("error", "build", str(e))
+        except CheckError as e:
+            return ("error", e.reason, str(e))
+
+    def on_sketch(self, number: int, sketch: Sketch) -> None:
+        self.sketches[number] = sketch
+
+    def on_build(self, number: int, row: np.ndarray, target: Target) -> tuple[Artifact, float]:
+        start = time.perf_counter()
+        artifact = build(self.sketches[number], row, target)
+        return artifact, time.perf_counter() - start
+
+    def on_open(self, naive: Artifact, seed: int) -> None:
+        self.bench = Bench(naive, seed)
+
+    def on_run(self, artifact: Artifact, num_threads: int, best_s: float) -> tuple[float, ...]:
+        assert self.bench is not None
+        return self.bench.measure(artifact, num_threads, best_s)
+
+    def on_ping(self) -> int:
+        return os.getpid()
+
+
+def main() -> None:
+    """Serve the parent until it goes away."""
+    connection = Connection(int(sys.argv[1]))
+    worker = Worker()
+    while True:
+        try:
+            request = connection.recv()
+        except (EOFError, OSError, KeyboardInterrupt):
+            return
+        try:
+            connection.send(worker.answer(request))
+        except KeyboardInterrupt:
+            return
+
+
+if __name__ == "__main__":
+    main()

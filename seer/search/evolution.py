@@ -1,0 +1,204 @@
+"""Evolutionary search inside one task: score a population, breed the best, keep what scores highest.
+
+The loop is Ansor's (Zheng et al., OSDI 2020, section 5.1): random samples and the best measured
+candidates, generations of mutation and crossover chosen by the cost model's score, and a few random
+candidates in each batch that is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seer.ir.sketch import Sketch
+from seer.search.cost_model import CostModel
+from seer.search.defaults import default_row
+from seer.search.features import features
+from seer.search.legal import legal
+from seer.search.space import Space, space_of
+from seer.search.task import SearchTask
+
+Rows = dict[int, np.ndarray]  # sketch number -> canonical rows
+
+
+@dataclass(frozen=True)
+class EvolutionOptions:
+    """Ansor's constants.
+
+    Attributes:
+        population: candidates of one generation.
+        generations: how often they are bred.
+        mutation: share of children by mutation; the others are copies or crossings.
+        crossover: share of children by crossing two parents.
+        random_share: share of each measured batch that is random.
+        best_share: largest share of the first population that is the best measured.
+    """
+
+    population: int = 2048
+    generations: int = 4
+    mutation: float = 0.85
+    crossover: float = 0.10
+    random_share: float = 0.05
+    best_share: float = 0.2
+
+
+@dataclass
+class Searcher:
+    """Proposes candidates of one task.
+
+    Attributes:
+        seen: what was proposed or measured before, never to be proposed again.
+    """
+
+    task: SearchTask
+    options: EvolutionOptions = field(default_factory=EvolutionOptions)
+    seen: set[tuple[int, bytes]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.sketches: tuple[Sketch, ...] = self.task.sketches
+        self.spaces: list[Space] = [space_of(s, self.task.target) for s in self.sketches]
+        # The naive sketch is measured first and never bred.
+        self.bred = [k for k, s in enumerate(self.spaces) if k > 0 and s.size > 1]
+        self.n_scored = 0
+
+    def first(self) -> list[tuple[int, np.ndarray]]:
+        """The naive candidate and the default of every sketch."""
+        out = [(0, np.zeros(len(self.sketches[0].params), dtype=np.int64))]
+        out += [(k, default_row(s, self.task.target)) for k, s in enumerate(self.sketches) if k > 0]
+        return [c for c in out if self.mark(c)]
+
+    def mark(self, candidate: tuple[int, np.ndarray]) -> bool:
+        """Note that a candidate was proposed; false if it was before."""
+        key = (candidate[0], candidate[1].tobytes())
+        if key in self.seen:
+            return False
+        self.seen.add(key)
+        return True
+
+    def propose(
+        self, count: int, best: list[tuple[int, np.ndarray]], model: CostModel, rng: np.random.Generator
+    ) -> list[tuple[int, np.ndarray]]:
+        """Up to `count` new candidates, best first; fewer when the space is exhausted.
+
+        Args:
+            count: how many are wanted.
+            best: the best measured candidates so far, fastest first.
+            model: ranks them.
+            rng: source of all randomness.
+        """
+        if not self.bred or count <= 0:
+            return []
+        n_random = max(1, round(count * self.options.random_share)) if model.is_trained else 0
+        ranked = self._evolve(count, best, model, rng)
+        out = self._take(ranked, count - n_random)
+        fill = self._sample(4 * count, rng)
+        out += self._take(_shuffled(fill, rng), count - len(out))
+        if len(out) < count:
+            out += self._take(_shuffled(self._enumerate_more(count, rng), rng), count - len(out))
+        return out
+
+    def _evolve(
+        self, count: int, best: list[tuple[int, np.ndarray]], model: CostModel, rng: np.random.Generator
+    ) -> list[tuple[int, np.ndarray]]:
+        """Candidates of all generations, highest score first."""
+        population = self._first_population(best, rng)
+        scored: list[tuple[Rows, dict[int, np.ndarray]]] = []
+        for generation in range(self.options.generations + 1):
+            scores = self.score(population, model)
+            scored.append((population, scores))
+            if generation < self.options.generations:
+                population = self._breed(population, scores, rng)
+        return _best_of(scored, 4 * count)
+
+    def score(self, population: Rows, model: CostModel) -> dict[int, np.ndarray]:
+        """The model's score of every row."""
+        out = {}
+        for k, rows in population.items():
+            out[k] = model.predict(features(self.sketches[k], rows, self.task.target))
+            self.n_scored += len(rows)
+        return out
+
+    def _first_population(self, best: list[tuple[int, np.ndarray]], rng: np.random.Generator) -> Rows:
+        size = self.options.population
+        kept = [c for c in best if c[0] in self.bred][: int(size * self.options.best_share)]
+        defaults = [(k, default_row(self.sketches[k], self.task.target)) for k in self.bred]
+        near: Rows = {}
+        for k in self.bred:
+            mine = [r for j, r in (*kept, *defaults) if j == k]
+            parents = np.stack(mine)[rng.integers(0, len(mine), size // (4 * len(self.bred)))]
+            near[k] = np.concatenate([np.stack(mine), self._legal(k, self.spaces[k].mutate(parents, rng))])
+        rest = self._sample(size - sum(map(len, near.values())), rng)
+        return {k: np.concatenate([near[k], rest[k]]) for k in self.bred}
+
+    def _sample(self, count: int, rng: np.random.Generator) -> Rows:
+        """About `count` random legal rows, divided evenly among the sketches."""
+        share = max(1, -(-count // len(self.bred)))
+        out: Rows = {}
+        for k in self.bred:
+            rows = self._legal(k, self.spaces[k].sample(2 * share, rng))
+            if len(rows) < share:  # few are legal: look among more
+                rows = np.concatenate([rows, self._legal(k, self.spaces[k].sample(16 * share, rng))])
+            out[k] = rows[:share]
+        return out
+
+    def _enumerate_more(self, count: int, rng: np.random.Generator) -> Rows:
+        """A last look for unseen rows in a space that is nearly exhausted."""
+        return {k: self._legal(k, self.spaces[k].sample(64 * count, rng)) for k in self.bred}
+
+    def _legal(self, k: int, rows: np.ndarray) -> np.ndarray:
+        kept: np.ndarray = rows[legal(self.sketches[k], rows, self.task.target)]
+        return kept
+
+    def _breed(self, population: Rows, scores: dict[int, np.ndarray], rng: np.random.Generator) -> Rows:
+        """The next generation: parents are drawn in proportion to their score."""
+        ks = [k for k in population if len(population[k])]
+        owner = np.concatenate([np.full(len(population[k]), k) for k in ks])
+        index = np.concatenate([np.arange(len(population[k])) for k in ks])
+        weight = np.concatenate([scores[k] for k in ks])
+        weight = np.maximum(weight - weight.min(), 0) + 1e-6
+        picked = rng.choice(len(owner), self.options.population, p=weight / weight.sum())
+        out: Rows = {}
+        for k in ks:
+            parents = population[k][index[picked[owner[picked] == k]]]
+            if not len(parents):
+                out[k] = population[k][:0]
+                continue
+            how = rng.random(len(parents))
+            child = parents.copy()
+            mutate = how < self.options.mutation
+            cross = ~mutate & (how < self.options.mutation + self.options.crossover)
+            child[mutate] = self.spaces[k].mutate(parents[mutate], rng)
+            others = parents[rng.integers(0, len(parents), int(cross.sum()))]
+            child[cross] = self.spaces[k].cross(parents[cross], others, rng)
+            out[k] = self._legal(k, child)
+        return out
+
+    def _take(self, ranked: list[tuple[int, np.ndarray]], count: int) -> list[tuple[int, np.ndarray]]:
+        """The first `count` that are new."""
+        out: list[tuple[int, np.ndarray]] = []
+        for c in ranked:
+            if len(out) >= count:
+                break
+            if self.mark(c):
+                out.append(c)
+        return out
+
+
+def _best_of(scored: list[tuple[Rows, dict[int, np.ndarray]]], count: int) -> list[tuple[int, np.ndarray]]:
+    """The `count` rows with the highest scores over all generations, without repeats."""
+    found: list[tuple[float, int, np.ndarray]] = []
+    ks = {k for rows, _ in scored for k in rows}
+    for k in sorted(ks):
+        rows = np.concatenate([r[k] for r, _ in scored if k in r])
+        values = np.concatenate([s[k] for _, s in scored if k in s])
+        order = np.argsort(-values, kind="stable")[: 4 * count]
+        _, first = np.unique(rows[order], axis=0, return_index=True)
+        found += [(float(values[order[i]]), k, rows[order[i]]) for i in np.sort(first)]
+    found.sort(key=lambda f: -f[0])
+    return [(k, row) for _, k, row in found[:count]]
+
+
+def _shuffled(rows: Rows, rng: np.random.Generator) -> list[tuple[int, np.ndarray]]:
+    flat = [(k, r) for k, rs in rows.items() for r in rs]
+    return [flat[i] for i in rng.permutation(len(flat))]

@@ -1,0 +1,328 @@
+"""`tune_tasks`: the loop that picks a task, proposes candidates, measures them and learns."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seer import flags
+from seer.runtime.measure import Measurer, MeasureResult
+from seer.runtime.records import MeasureRecord, Records
+from seer.search.events import Callback, TaskStatus, TuneEvent, ignore
+from seer.search.evolution import Searcher
+from seer.search.features import features
+from seer.search.scheduler import TaskState
+from seer.search.strategies import Strategy
+from seer.search.task import SearchTask
+
+Candidate = tuple[int, np.ndarray]
+
+
+@dataclass(frozen=True)
+class TuneSummary:
+    """What a run came to.
+
+    Attributes:
+        statuses: every task at the end.
+        trials: measurements, those of the same run stopped earlier included.
+        new_trials: measurements made now.
+        errors: failures by reason.
+        seconds: wall time.
+        search_s: the part spent proposing and learning.
+        is_interrupted: whether Ctrl-C ended it.
+    """
+
+    statuses: tuple[TaskStatus, ...]
+    trials: int
+    new_trials: int
+    errors: dict[str, int]
+    seconds: float
+    search_s: float
+    is_interrupted: bool
+
+    @property
+    def latency_s(self) -> float:
+        """Sum of weight * best time over the tasks."""
+        return sum(s.weight * s.best_s for s in self.statuses)
+
+    @property
+    def default_latency_s(self) -> float:
+        """The same sum for the schedules used without tuning."""
+        return sum(s.weight * s.default_s for s in self.statuses)
+
+
+def tune_tasks(
+    tasks: Sequence[SearchTask],
+    measurer: Measurer,
+    records: Records,
+    strategy: Strategy,
+    *,
+    trials: int | None,
+    seconds: float | None = None,
+    seed: int = 0,
+    callback: Callback = ignore,
+) -> TuneSummary:
+    """Tune tasks until the budget is spent, every space is exhausted, or Ctrl-C.
+
+    Args:
+        tasks: what to tune.
+        measurer: times candidates.
+        records: where every trial goes at once. Trials of this strategy and seed that are there
+            already count as made, so a stopped run goes on where it was; others are known, too.
+        strategy: how to search.
+        trials: measurements in all, or None.
+        seconds: wall time, or None.
+        seed: decides every random choice.
+        callback: told of every round.
+    """
+    run = _Run(tasks, measurer, records, strategy, trials, seconds, seed, callback)
+    run.resume()
+    run.tell("start", None)
+    interrupted = False
+    try:
+        while run.has_budget():
+            k = run.scheduler.pick([t.state for t in run.tasks])
+            if k is None:
+                break
+            run.round(k)
+    except KeyboardInterrupt:
+        interrupted = True
+    run.tell("end", None)
+    return run.summary(interrupted)
+
+
+@dataclass
+class _Task:
+    """One task's candidates and results."""
+
+    searcher: Searcher
+    state: TaskState
+    pending: list[Candidate]
+    candidates: list[Candidate] = field(default_factory=list)
+    results: list[float] = field(default_factory=list)  # seconds, infinity for failures
+    matrix: list[np.ndarray] = field(default_factory=list)
+    errors: int = 0
+    rounds: int = 0
+
+    @property
+    def task(self) -> SearchTask:
+        return self.state.task
+
+    def add(self, candidate: Candidate, seconds: float) -> None:
+        """Note a result."""
+        k, row = candidate
+        self.candidates.append(candidate)
+        self.results.append(seconds)
+        self.matrix.append(features(self.searcher.sketches[k], row[None], self.task.target)[0])
+        self.state.trials += 1
+        self.errors += not math.isfinite(seconds)
+
+    def best(self, count: int) -> list[Candidate]:
+        """The fastest candidates, fastest first."""
+        order = sorted((s, i) for i, s in enumerate(self.results) if math.isfinite(s))
+        return [self.candidates[i] for _, i in order[:count]]
+
+    @property
+    def best_s(self) -> float:
+        return min(self.results, default=math.inf)
+
+    def labels(self) -> np.ndarray:
+        """Best time / time: 1 for the fastest, 0 for failures."""
+        times = np.array(self.results)
+        best = self.best_s
+        return np.where(np.isfinite(times), best / np.maximum(times, 1e-12), 0.0)
+
+    def status(self) -> TaskStatus:
+        known = {(c[0], c[1].tobytes()): s for c, s in zip(self.candidates, self.results, strict=True)}
+        first = self.searcher.task.sketches
+        naive = known.get((0, np.zeros(len(first[0].params), dtype=np.int64).tobytes()), math.inf)
+        number = 1 if len(first) > 1 else 0
+        default = next(
+            (s for c, s in zip(self.candidates, self.results, strict=True) if c[0] == number), naive
+        )
+        t = self.task
+        return TaskStatus(
+            t.name,
+            t.weight,
+            self.state.trials,
+            self.best_s,
+            naive,
+            default,
+            self.errors,
+            t.dag.flop_count / 1e9,
+        )
+
+
+class _Run:
+    """The state of one tuning run."""
+
+    def __init__(
+        self,
+        tasks: Sequence[SearchTask],
+        measurer: Measurer,
+        records: Records,
+        strategy: Strategy,
+        trials: int | None,
+        seconds: float | None,
+        seed: int,
+        callback: Callback,
+    ) -> None:
+        self.measurer, self.records, self.strategy = measurer, records, strategy
+        self.budget, self.seconds, self.seed, self.callback = trials, seconds, seed, callback
+        self.scheduler = strategy.make_scheduler()
+        self.model = strategy.make_model(seed)
+        self.round_trials = strategy.round_trials(trials, len(tasks))
+        self.errors: Counter[str] = Counter()
+        self.trials = self.new_trials = 0
+        self.start = time.perf_counter()
+        self.search_s = 0.0
+        self.tasks = []
+        for t in tasks:
+            searcher = Searcher(t, strategy.evolution)
+            self.tasks.append(_Task(searcher, TaskState(t), searcher.first()))
+
+    # -- budget --------------------------------------------------------------------------------
+
+    def left(self) -> int:
+        """Trials that may still be made."""
+        return 1 << 60 if self.budget is None else self.budget - self.trials
+
+    def has_budget(self) -> bool:
+        """Whether trials and time are left."""
+        in_time = self.seconds is None or time.perf_counter() - self.start < self.seconds
+        return self.left() > 0 and in_time
+
+    # -- an earlier run ------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Take over what the records hold of these tasks."""
+        for t in self.tasks:
+            numbers = {s.key: k for k, s in enumerate(t.searcher.sketches)}
+            for r in self.records.for_workload(t.task.key, t.task.target.key):
+                k = numbers.get(r.sketch_key)
+                sketch = t.searcher.sketches[k] if k is not None else None
+                if sketch is None or k is None or {p.name for p in sketch.params} != set(r.params):
+                    continue
+                candidate = (k, sketch.row(r.params))
+                t.searcher.mark(candidate)
+                t.add(candidate, r.seconds)
+                if r.strategy == self.strategy.name and r.seed == self.seed:
+                    self.trials += 1
+                    self.errors.update([r.error] if r.error else [])
+            known = {(c[0], c[1].tobytes()) for c in t.candidates}
+            t.pending = [c for c in t.pending if (c[0], c[1].tobytes()) not in known]
+            if t.candidates:
+                t.state.history.append(t.best_s)
+                t.rounds = len(t.candidates)
+        self._learn()
+
+    # -- a round -------------------------------------------------------------------------------
+
+    def round(self, k: int) -> None:
+        """Propose, measure, record, learn: one task, one batch."""
+        t = self.tasks[k]
+        started = time.perf_counter()
+        batch = self._propose(t)
+        self.search_s += time.perf_counter() - started
+        if not batch:
+            t.state.is_exhausted = True
+            t.state.history.append(t.best_s)
+            return
+        self.tell("round", k)
+        sketches = t.searcher.sketches
+        results = self.measurer.measure(sketches[0], [(sketches[s], row) for s, row in batch], t.best_s)
+        self._record(t, batch, results)
+        started = time.perf_counter()
+        self._learn()
+        self.search_s += time.perf_counter() - started
+        t.rounds += 1
+        t.state.history.append(t.best_s)
+        flags.debug(
+            "search", lambda: f"{t.task!r}: round {t.rounds}, {len(batch)} trials, best {t.best_s:.3e} s"
+        )
+        self.tell("measured", k)
+
+    def _propose(self, t: _Task) -> list[Candidate]:
+        count = min(self.round_trials, self.left())
+        batch, t.pending = t.pending[:count], t.pending[count:]
+        if len(batch) < count:
+            best = t.best(self.strategy.evolution.population // 5)
+            rng = _stream(self.seed, t.task.key, t.rounds)
+            batch += t.searcher.propose(count - len(batch), best, self.model, rng)
+        return batch
+
+    def _record(self, t: _Task, batch: list[Candidate], results: list[MeasureResult]) -> None:
+        new = []
+        for (k, row), r in zip(batch, results, strict=True):
+            sketch = t.searcher.sketches[k]
+            new.append(
+                MeasureRecord(
+                    t.task.key,
+                    t.task.target.key,
+                    sketch.key,
+                    sketch.values(row),
+                    r.seconds,
+                    r.error,
+                    r.message[:500],
+                    self.seed,
+                    self.strategy.name,
+                    r.build_s,
+                    r.run_s,
+                )
+            )
+            t.add((k, row), r.seconds)
+            self.errors.update([r.error] if r.error else [])
+        self.records.append(new)
+        self.trials += len(batch)
+        self.new_trials += len(batch)
+
+    def _learn(self) -> None:
+        measured = [t for t in self.tasks if t.candidates and math.isfinite(t.best_s)]
+        if not measured:
+            return
+        matrix = np.stack([f for t in measured for f in t.matrix])
+        labels = np.concatenate([t.labels() for t in measured])
+        self.model.fit(matrix, labels, [len(t.candidates) for t in measured])
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def tell(self, kind: str, k: int | None) -> None:
+        """Call the callback."""
+        statuses = tuple(t.status() for t in self.tasks)
+        self.callback(
+            TuneEvent(
+                kind,
+                self.strategy.name,
+                k,
+                statuses,
+                self.trials,
+                self.budget,
+                sum(s.weight * s.best_s for s in statuses),
+                time.perf_counter() - self.start,
+                dict(self.errors),
+            )
+        )
+
+    def summary(self, is_interrupted: bool) -> TuneSummary:
+        """The run's result."""
+        return TuneSummary(
+            tuple(t.status() for t in self.tasks),
+            self.trials,
+            self.new_trials,
+            dict(self.errors),
+            time.perf_counter() - self.start,
+            self.search_s,
+            is_interrupted,
+        )
+
+
+def _stream(seed: int, key: str, number: int) -> np.random.Generator:
+    """A stream of random numbers of its own for each round of each task (counter-based)."""
+    digest = hashlib.sha256(f"{seed} {key} {number}".encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
