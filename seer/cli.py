@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import statistics
 import sys
@@ -131,7 +132,7 @@ def _bench(args: argparse.Namespace) -> int:
 def _report(model: Graph, compiled: Mapping[str, CompiledModel], repeat: int, with_numpy: bool) -> None:
     """Check the compiled models against NumPy and print interleaved medians."""
     feed = random_inputs(model)
-    runs: dict[str, Run] = {name: (lambda m=m: m(**feed)) for name, m in compiled.items()}
+    runs: dict[str, Run] = {name: functools.partial(_call, m, feed) for name, m in compiled.items()}
     expected = reference.run(model, feed)
     for name, run in runs.items():
         outputs = run()
@@ -144,6 +145,10 @@ def _report(model: Graph, compiled: Mapping[str, CompiledModel], repeat: int, wi
     first = next(iter(medians.values()))
     for name, seconds in medians.items():
         print(f"{name:8} {1e3 * seconds:10.3f} ms   {seconds / first:6.2f}x")
+
+
+def _call(model: CompiledModel, feed: Mapping[str, Any]) -> Any:
+    return model(**feed)
 
 
 def interleaved_medians(runs: Mapping[str, Run], repeat: int) -> dict[str, float]:

@@ -40,6 +40,9 @@ class Copy:
 Step = Union[KernelCall, Copy]
 
 
+_PARAMS = "ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, i32 %num_threads"
+
+
 def model_entry(name: str, steps: Sequence[Step], scratch_offset: int) -> str:
     """The LLVM IR text of
 
@@ -69,7 +72,7 @@ def model_entry(name: str, steps: Sequence[Step], scratch_offset: int) -> str:
                 )
     return "\n".join(
         (
-            f"define void @{name}(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, i32 %num_threads) {{",
+            f"define void @{name}({_PARAMS}) {{",
             f"  %scratch = getelementptr i8, ptr %arena, i64 {scratch_offset}",
             *setup,
             *body,

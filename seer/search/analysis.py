@@ -12,6 +12,7 @@ from seer.ir.expr import (
     Read,
     Select,
     Var,
+    as_expr,
     children,
     reads,
     rebuild,
@@ -91,9 +92,12 @@ def is_elementwise_of(dag: ComputeDAG, reader: str, stage: str, inlined: tuple[s
     if [a.extent for a in op.axes] != [a.extent for a in producer.axes]:
         return False
     found = [r for r in reads(expand(dag, op.body, inlined)) if r.tensor.name == stage]
-    own = tuple(a.var for a in op.axes)
+    # An axis of one element may be written as 0, as broadcasting does.
+    single: dict[str, Expr] = {a.name: as_expr(0) for a in op.axes if a.extent == 1}
+    own = tuple(substitute(a.var, single) for a in op.axes)
     ranges = {a.name: (0, a.extent - 1) for a in op.axes}
-    return bool(found) and all(tuple(simplify(i, ranges) for i in r.indices) == own for r in found)
+    at = [tuple(simplify(substitute(i, single), ranges) for i in r.indices) for r in found]
+    return bool(found) and all(indices == own for indices in at)
 
 
 def row_axes(dag: ComputeDAG, stage: str, inlined: tuple[str, ...]) -> tuple[str, ...]:

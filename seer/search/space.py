@@ -109,7 +109,8 @@ class Space:
         groups += [(c,) for c in range(len(self.values)) if c not in tiled]
         for columns in groups:
             take = rng.random(len(a)) < 0.5
-            out[np.ix_(take, columns)] = b[np.ix_(take, columns)]
+            for c in columns:
+                out[take, c] = b[take, c]
         return self.sketch.canonical(out)
 
 
@@ -134,7 +135,7 @@ def _values(p: Param, sketch: Sketch, target: Target) -> np.ndarray:
     if p.vector:
         lanes = target.lanes(sketch.dag.op(p.name.split(".")[0]).body.dtype)
         most = min(p.extent, 8 * lanes)
-        wide = [n for n in range(lanes, most + 1, lanes)]
+        wide = list(range(lanes, most + 1, lanes))
         narrow = [n for n in _divisors(p.extent) if n < lanes and n >= lanes // 4]
         return np.array(sorted({*wide, *narrow, min(p.extent, lanes)}), dtype=np.int64)
     powers = [1 << k for k in range(max(p.extent, 1).bit_length())]

@@ -127,9 +127,8 @@ class StatementEmitter(ValueEmitter):
         phis.append(f"  {counter} = phi i64 [ {start}, %{before_block} ], [ {following}, %{last_block} ]")
         for (buffer, key), name in carried.items():
             first, last = before[buffer][key], after[buffer][key]
-            phis.append(
-                f"  {name} = phi {first.type} [ {first.text}, %{before_block} ], [ {last.text}, %{last_block} ]"
-            )
+            entry, back = f"[ {first.text}, %{before_block} ]", f"[ {last.text}, %{last_block} ]"
+            phis.append(f"  {name} = phi {first.type} {entry}, {back}")
         self.line(f"{following} = add nuw nsw i64 {counter}, 1")
         test = self.fresh("c")
         self.line(f"{test} = icmp slt i64 {following}, {end}")
