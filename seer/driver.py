@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Sketch
+from seer.progress import Display
 from seer.runtime.measure import LocalMeasurer, Measurer
 from seer.runtime.model import CompiledModel
 from seer.runtime.records import Records
@@ -29,7 +30,7 @@ from seer.search.defaults import default_candidate
 from seer.search.events import Callback, TaskStatus, ignore
 from seer.search.rules import generate_sketches
 from seer.search.strategies import DEFAULT, strategy_of
-from seer.search.task import SearchTask, tasks_of
+from seer.search.task import tasks_of
 from seer.search.tuner import TuneSummary, tune_tasks
 
 RecordsLike = Records | str | Path | None
@@ -104,7 +105,7 @@ def tune(
         trials = 64 * len(tasks)
     seed = flags.seed() if seed is None else seed
     database = records if isinstance(records, Records) else Records(records)
-    with _display(progress) as callback, _measuring(measurer, chosen, tasks, trials) as timer:
+    with _display(progress) as callback, _measuring(measurer, chosen) as timer:
         summary = tune_tasks(
             tasks, timer, database, how, trials=trials, seconds=seconds, seed=seed, callback=callback
         )
@@ -222,10 +223,8 @@ def _opened(records: RecordsLike, must_exist: bool) -> Iterator[Records | None]:
 
 
 @contextlib.contextmanager
-def _measuring(
-    measurer: Measurer | None, target: Target, tasks: Sequence[SearchTask], trials: int | None
-) -> Iterator[Measurer]:
-    """The given measurer, or worker processes for the time of the run (none if there is nothing to do)."""
+def _measuring(measurer: Measurer | None, target: Target) -> Iterator[Measurer]:
+    """The given measurer, or worker processes for the time of the run."""
     if measurer is not None:
         yield measurer
         return
@@ -241,8 +240,6 @@ def _display(progress: bool | Callback) -> Iterator[Callback]:
     if callable(progress):
         yield progress
     elif progress:
-        from seer.progress import Display
-
         with Display() as display:
             yield display
     else:

@@ -79,8 +79,6 @@ class LocalMeasurer:
         self._seed = seed
         self._builders = BuildPool(target)
         self._runner = Runner()
-        self._builders.start()
-        self._runner.start()
         self._naive: dict[int, tuple[Sketch, Artifact]] = {}
 
     def measure(self, naive: Sketch, candidates: Sequence[Candidate], best_s: float) -> list[MeasureResult]:

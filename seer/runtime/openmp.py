@@ -41,7 +41,7 @@ def install() -> str | None:
                 llvm.add_symbol(name, address)
             return path
         if wanted:
-            raise TargetError(f"SEER_OPENMP={wanted}: not an OpenMP library with {', '.join(_SYMBOLS)}")
+            raise TargetError(f"{wanted} (SEER_OPENMP) is no OpenMP library with {', '.join(_SYMBOLS)}")
     logging.getLogger("seer.runtime").warning(
         "no OpenMP library (libgomp) found: parallel loops run on one thread; "
         "install libgomp1, or set SEER_OPENMP to its path"

@@ -138,11 +138,6 @@ class BuildPool:
         self._target, self._limit_s = target, limit_s
         self._workers = [WorkerProcess() for _ in range(size or flags.workers())]
 
-    def start(self) -> None:
-        """Start the processes ahead of the first build."""
-        for w in self._workers:
-            w.start()
-
     def build(self, candidates: Sequence[tuple[Sketch, np.ndarray]]) -> list[Built]:
         """Build every candidate; a failure is a result."""
         results: list[Built | None] = [None] * len(candidates)
@@ -200,10 +195,6 @@ class Runner:
     def __init__(self) -> None:
         self._worker = WorkerProcess()
         self._open: tuple[int, Artifact] | None = None
-
-    def start(self) -> None:
-        """Start the process ahead of the first run."""
-        self._worker.start()
 
     def run(
         self, naive: Artifact, seed: int, artifact: Artifact, num_threads: int, best_s: float, limit_s: float

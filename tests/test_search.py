@@ -1,0 +1,306 @@
+"""Sampling, legality, features, evolution, schedulers, and tuning as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import PROGRAMS, conv, gelu, matmul, softmax
+
+from seer.errors import UserError
+from seer.ir.sketch import Sketch
+from seer.runtime.measure import Candidate, MeasureResult, ReplayMeasurer
+from seer.runtime.records import Records
+from seer.runtime.target import Target
+from seer.search.cost_model import XGBoostModel
+from seer.search.defaults import default_row
+from seer.search.events import TuneEvent
+from seer.search.evolution import Searcher
+from seer.search.features import features
+from seer.search.legal import legal, tile_vectors
+from seer.search.rules import generate_sketches
+from seer.search.scheduler import GradientScheduler, RoundRobinScheduler, TaskState
+from seer.search.space import space_of
+from seer.search.strategies import strategy_of
+from seer.search.task import SearchTask
+from seer.search.tuner import TuneSummary, tune_tasks
+
+TARGET = Target.parse("llvm -cpu=skylake-avx512 -threads=2")
+
+
+def every_sketch() -> list[Sketch]:
+    return [s for dag in PROGRAMS.values() for s in generate_sketches(dag, TARGET)]
+
+
+# -- the space -------------------------------------------------------------------------------------
+
+
+def test_rows_are_canonical_and_in_range() -> None:
+    rng = np.random.default_rng(0)
+    for sketch in every_sketch():
+        space = space_of(sketch, TARGET)
+        rows = space.sample(64, rng)
+        for child in (rows, space.mutate(rows, rng), space.cross(rows, rows[::-1], rng)):
+            assert child.shape == (64, len(sketch.params))
+            np.testing.assert_array_equal(sketch.canonical(child), child)
+            for c, p in enumerate(sketch.params):
+                if p.kind == "tile":
+                    assert (child[:, c] >= 1).all()
+                    assert (child[:, c] <= max(p.extent, 1)).all()
+
+
+def test_mutation_changes_most_rows_and_little_of_each() -> None:
+    sketch = generate_sketches(conv(14, 14, 32, 64, 3), TARGET)[1]
+    space, rng = space_of(sketch, TARGET), np.random.default_rng(1)
+    rows = space.sample(500, rng)
+    changed = (space.mutate(rows, rng) != rows).sum(axis=1)
+    assert (changed > 0).mean() > 0.7
+    assert changed.mean() < 4
+
+
+def test_a_child_has_each_axis_from_one_parent() -> None:
+    sketch = generate_sketches(matmul(64, 64, 64), TARGET)[1]
+    space, rng = space_of(sketch, TARGET), np.random.default_rng(2)
+    a, b = space.sample(100, rng), space.sample(100, rng)
+    child = space.cross(a, b, rng)
+    for columns in sketch.tile_axes.values():
+        picked = list(columns)
+        from_a = (child[:, picked] == a[:, picked]).all(axis=1)
+        from_b = (child[:, picked] == b[:, picked]).all(axis=1)
+        assert (from_a | from_b).all()
+
+
+def test_default_rows_are_legal() -> None:
+    for sketch in every_sketch()[1:]:
+        row = default_row(sketch, TARGET)
+        assert legal(sketch, row[None], TARGET).all(), (sketch.key, sketch.values(row))
+
+
+def test_accumulators_of_legal_rows_fit_the_registers() -> None:
+    sketch = generate_sketches(matmul(64, 96, 64), TARGET)[1]
+    rows = space_of(sketch, TARGET).sample(2000, np.random.default_rng(3))
+    kept = rows[legal(sketch, rows, TARGET)]
+    assert 0 < len(kept) < len(rows)
+    assert tile_vectors(sketch.nests[0], sketch, kept, TARGET).max() <= 30
+
+
+# -- features and model ----------------------------------------------------------------------------
+
+
+def test_features_have_one_width_and_are_finite() -> None:
+    rng = np.random.default_rng(4)
+    widths = set()
+    for sketch in every_sketch():
+        matrix = features(sketch, space_of(sketch, TARGET).sample(16, rng), TARGET)
+        assert matrix.dtype == np.float32
+        assert np.isfinite(matrix).all(), sketch.key
+        widths.add(matrix.shape)
+    assert len(widths) == 1
+
+
+def test_features_of_a_row_do_not_depend_on_its_neighbours() -> None:
+    sketch = generate_sketches(conv(14, 14, 32, 64, 3), TARGET)[1]
+    rows = space_of(sketch, TARGET).sample(50, np.random.default_rng(5))
+    together = features(sketch, rows, TARGET)
+    np.testing.assert_array_equal(features(sketch, rows[7:8], TARGET)[0], together[7])
+    assert len(np.unique(together, axis=0)) > 45
+
+
+def cost(sketch: Sketch, row: np.ndarray) -> float:
+    """A made-up run time with an optimum to find: square-ish tiles of 96 elements."""
+    v = sketch.values(row)
+    seconds = 1e-3 * sketch.dag.flop_count / 1e6
+    for name, value in v.items():
+        seconds *= 1 + 0.1 * abs(math.log2(max(value, 1)) - len(name) % 4)
+    return seconds * (3 if sketch.key == "naive" else 1)
+
+
+def test_the_model_learns_to_rank() -> None:
+    sketch = generate_sketches(matmul(64, 64, 64), TARGET)[1]
+    rows = space_of(sketch, TARGET).sample(600, np.random.default_rng(6))
+    times = np.array([cost(sketch, r) for r in rows])
+    matrix = features(sketch, rows, TARGET)
+    model = XGBoostModel()
+    assert not model.is_trained
+    model.fit(matrix[:400], times[:400].min() / times[:400], [400])
+    scores = model.predict(matrix[400:])
+    order = np.sign(scores[:, None] - scores[None]) == np.sign(times[None, 400:] - times[400:, None])
+    assert order[~np.eye(200, dtype=bool)].mean() > 0.75
+
+
+# -- evolution -------------------------------------------------------------------------------------
+
+
+def test_candidates_are_never_proposed_twice() -> None:
+    searcher = Searcher(SearchTask(gelu(16, 64), TARGET))
+    rng, model = np.random.default_rng(0), XGBoostModel()
+    seen = [(k, r.tobytes()) for k, r in searcher.first()]
+    for _ in range(20):
+        seen += [(k, r.tobytes()) for k, r in searcher.propose(8, [], model, rng)]
+    assert len(set(seen)) == len(seen)
+    assert searcher.propose(8, [], model, rng) == []  # the space is exhausted
+
+
+# -- schedulers ------------------------------------------------------------------------------------
+
+
+def state(history: Sequence[float], weight: int = 1, n: int = 64) -> TaskState:
+    return TaskState(SearchTask(matmul(n, n, n), TARGET, weight), list(history))
+
+
+def test_round_robin() -> None:
+    states = [state([1]), state([]), state([1, 1])]
+    assert RoundRobinScheduler().pick(states) == 1
+    states[1].is_exhausted = True
+    assert RoundRobinScheduler().pick(states) == 0
+
+
+def test_gradient_prefers_unseen_then_heavy_then_improving_tasks() -> None:
+    pick = GradientScheduler().pick
+    assert pick([state([1.0]), state([])]) == 1
+    assert pick([state([1.0, 1.0]), state([1.0, 1.0], weight=5)]) == 1
+    stuck, moving = [1.0] * 6, [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+    assert pick([state(stuck), state(moving)]) == 1
+    gone = state([1.0], weight=99)
+    gone.is_exhausted = True
+    assert pick([gone]) is None
+
+
+# -- tuning ----------------------------------------------------------------------------------------
+
+
+class FakeMeasurer:
+    """Times from a formula; it can stop the run like a user would."""
+
+    def __init__(self, interrupt_after: int | None = None, fail: bool = False) -> None:
+        self.calls = 0
+        self.measured = 0
+        self.interrupt_after, self.fail = interrupt_after, fail
+
+    def measure(self, naive: Sketch, candidates: Sequence[Candidate], best_s: float) -> list[MeasureResult]:
+        self.calls += 1
+        if self.interrupt_after is not None and self.calls > self.interrupt_after:
+            raise KeyboardInterrupt
+        self.measured += len(candidates)
+        if self.fail:
+            return [MeasureResult(math.inf, "crash", "no luck") for _ in candidates]
+        return [MeasureResult(cost(s, r), run_s=0.01) for s, r in candidates]
+
+    def close(self) -> None:
+        pass
+
+
+def tasks() -> list[SearchTask]:
+    return [
+        SearchTask(matmul(64, 64, 64), TARGET, 2, "matmul"),
+        SearchTask(conv(14, 14, 16, 32, 3), TARGET, 1, "conv"),
+        SearchTask(softmax(16, 64), TARGET, 3, "softmax"),
+    ]
+
+
+def tune(
+    records: Records, measurer: object, trials: int | None, seed: int = 0, name: str = "ansor"
+) -> TuneSummary:
+    return tune_tasks(
+        tasks(),
+        measurer,
+        records,
+        strategy_of(name),
+        trials=trials,
+        seed=seed,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("name", ["ansor", "random"])
+def test_tuning_spends_its_budget_and_improves(name: str) -> None:
+    records = Records()
+    summary = tune(records, FakeMeasurer(), 120, name=name)
+    assert summary.trials == records.count() == 120
+    assert summary.latency_s < 0.9 * summary.default_latency_s
+    for t in tasks():
+        trials = records.for_workload(t.key, TARGET.key)
+        assert trials[0].sketch_key == "naive"  # always there, measured first
+        keys = [(r.sketch_key, tuple(r.params.items())) for r in trials]
+        assert len(set(keys)) == len(keys)
+
+
+def test_the_model_beats_chance() -> None:
+    guided, blind = Records(), Records()
+    ratios = [
+        tune(Records(), FakeMeasurer(), 150, seed).latency_s
+        / tune(Records(), FakeMeasurer(), 150, seed, "random").latency_s
+        for seed in range(3)
+    ]
+    assert np.median(ratios) < 0.95, ratios
+    guided.close()
+    blind.close()
+
+
+def without_clock(records: Records) -> list[tuple[object, ...]]:
+    return [
+        (r.workload_key, r.sketch_key, sorted(r.params.items()), r.seconds, r.error, r.seed, r.strategy)
+        for r in records.all()
+    ]
+
+
+def test_same_seed_and_replayed_times_give_the_same_records() -> None:
+    first, second, other = Records(), Records(), Records()
+    tune(first, FakeMeasurer(), 90)
+    tune(second, ReplayMeasurer(first.all()), 90)
+    tune(other, FakeMeasurer(), 90, seed=1)
+    assert without_clock(first) == without_clock(second)
+    assert without_clock(first) != without_clock(other)
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    with Records(path) as records:
+        stopped = tune(records, FakeMeasurer(interrupt_after=4), 100)
+        assert stopped.is_interrupted
+        assert 0 < stopped.trials == records.count() < 100
+    with Records(path) as records:
+        measurer = FakeMeasurer()
+        summary = tune(records, measurer, 100)
+        assert summary.trials == records.count() == 100
+        assert measurer.measured == summary.new_trials == 100 - stopped.trials
+        keys = [(r.workload_key, r.sketch_key, tuple(r.params.items())) for r in records.all()]
+        assert len(set(keys)) == 100
+        assert tune(records, FakeMeasurer(), 100).new_trials == 0
+
+
+@pytest.mark.parametrize("trials", [0, 1, 2])
+def test_tiny_budgets(trials: int) -> None:
+    records = Records()
+    assert tune(records, FakeMeasurer(), trials).trials == records.count() == trials
+
+
+def test_failures_are_recorded_with_their_reason() -> None:
+    records = Records()
+    summary = tune(records, FakeMeasurer(fail=True), 40)
+    assert summary.errors == {"crash": 40}
+    assert {(r.error, r.message) for r in records.all()} == {("crash", "no luck")}
+    assert summary.latency_s == math.inf
+
+
+def test_an_exhausted_space_ends_the_run() -> None:
+    tiny = [SearchTask(gelu(), TARGET), SearchTask(gelu(3, 5), TARGET)]
+    summary = tune_tasks(tiny, FakeMeasurer(), Records(), strategy_of("ansor"), trials=10_000)
+    assert 0 < summary.trials < 200
+    assert tune_tasks([], FakeMeasurer(), Records(), strategy_of("ansor"), trials=10).trials == 0
+
+
+def test_events_tell_the_story() -> None:
+    events: list[TuneEvent] = []
+    tune_tasks(tasks(), FakeMeasurer(), Records(), strategy_of("ansor"), trials=60, callback=events.append)
+    assert [events[0].kind, events[1].kind, events[-1].kind] == ["start", "round", "end"]
+    assert [e.trials for e in events] == sorted(e.trials for e in events)
+    assert events[-1].trials == events[-1].budget == 60
+    assert events[-1].latency_s == sum(t.weight * t.best_s for t in events[-1].tasks)
+
+
+def test_unknown_strategy() -> None:
+    with pytest.raises(UserError, match="unknown strategy 'magic'; seer has ansor, random"):
+        strategy_of("magic")
