@@ -80,11 +80,12 @@ def _cells(s: TaskStatus) -> tuple[str, ...]:
     )
 
 
-def _footer(event: TuneEvent) -> Group | Text:
-    text = Text(_line(event), style="bold")
-    if not event.budget:
-        return text
-    return Group(ProgressBar(total=event.budget, completed=event.trials, width=60), text)
+def _footer(event: TuneEvent) -> Table:
+    grid = Table.grid()
+    if event.budget:
+        grid.add_row(ProgressBar(total=event.budget, completed=event.trials, width=60))
+    grid.add_row(Text(_line(event), style="bold"))
+    return grid
 
 
 def _line(event: TuneEvent) -> str:

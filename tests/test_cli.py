@@ -1,0 +1,62 @@
+"""The command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from seer.cli import main
+from seer.progress import Display
+from seer.search.events import TaskStatus, TuneEvent
+
+
+def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    out = capsys.readouterr().out
+    assert "resnet18" in out
+    assert "batch: 'int' = 1" in out or "batch: int = 1" in out
+
+
+def test_tune_and_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = str(tmp_path / "r.db")
+    args = ["mlp", "--batch", "2", "--set", "features=20", "--records", records]
+    assert main(["tune", *args, "--trials", "12", "--seed", "0", "--compare"]) == 0
+    shown = capsys.readouterr()
+    assert "12 trials" in shown.out
+    assert "ansor: 12 of 12 trials" in shown.err
+    for word in ("tuned", "untuned", "numpy"):
+        assert word in shown.out
+    assert main(["bench", *args, "--repeat", "2"]) == 0
+    assert "relative error" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["tune", "vgg"], "unknown model 'vgg'"),
+        (["tune", "mlp", "--set", "features"], "NAME=NUMBER"),
+        (["tune", "mlp", "--set", "depth=3"], "unexpected keyword argument 'depth'"),
+        (["bench", "mlp", "--records", "/nowhere/r.db"], "no records at"),
+        (["bench", "mlp", "--target", "cuda9"], "unknown target kind"),
+        (["bench", "mlp", "--threads", "0"], "at least 1 thread"),
+    ],
+)
+def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("seer: error: ")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_display_in_a_terminal() -> None:
+    console = Console(force_terminal=True, width=120, record=True, file=None)
+    status = TaskStatus("conv2d 1x7x7x8 <- 1x7x7x8", 2, 5, 1e-3, 9e-3, 2e-3, 1, 0.5)
+    event = TuneEvent("round", "ansor", 0, (status,), 5, 10, 2e-3, 1.5, {"wrong": 1})
+    with Display(console) as display:
+        display(event)
+    text = console.export_text()
+    for word in ("conv2d 1x7x7x8", "1.000", "2.00", "500.0", "5 of 10 trials", "1 failed (1 wrong)"):
+        assert word in text, text

@@ -1,0 +1,97 @@
+"""Math functions in machine code: error in units in the last place over the whole range, and the edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import special
+
+from seer.codegen.build import build
+from seer.ir.dag import ComputeDAG
+from seer.ir.expr import call
+from seer.ir.tensor import compute, placeholder
+from seer.runtime.kernel import run_artifact
+from seer.runtime.target import Target
+from seer.search.defaults import default_candidate
+
+TARGET = Target.parse("llvm -threads=1")
+# What seer/codegen/llvm/mathlib.py states, in units in the last place.
+STATED = {"exp": 1.0, "log": 0.8, "tanh": 1.3, "erf": 1.1, "sigmoid": 2.2}
+EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "erf": special.erf,
+    "sigmoid": special.expit,
+}
+
+
+def evaluate(name: str, x: np.ndarray) -> np.ndarray:
+    t = placeholder(x.shape, x.dtype.name, "x")
+    dag = ComputeDAG(compute(x.shape, lambda i: call(name, t[i]), "y"), [t])
+    sketch, row = default_candidate(dag, TARGET)
+    return run_artifact(build(sketch, row, TARGET), [x])
+
+
+def inputs() -> np.ndarray:
+    """About a million floats, even over all bit patterns, so over all magnitudes."""
+    bits = np.arange(0, 2**32, 4099, dtype=np.uint64).astype(np.uint32)
+    x = bits.view(np.float32)
+    return np.concatenate([x[np.isfinite(x)], np.linspace(-20, 20, 100_003, dtype=np.float32)])
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_float32_error(name: str) -> None:
+    x = inputs()
+    with np.errstate(all="ignore"):
+        exact = EXACT[name](x.astype(np.float64))
+        rounded = exact.astype(np.float32)
+    out = evaluate(name, x)
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(rounded))
+    known = np.isfinite(rounded) & (np.abs(exact) > 2e-38)
+    ulp = np.abs(out[known] - exact[known]) / np.spacing(np.abs(rounded[known])).astype(np.float64)
+    worst = int(ulp.argmax())
+    assert ulp[worst] <= STATED[name], (x[known][worst], out[known][worst], exact[known][worst], ulp[worst])
+    infinite = np.isinf(rounded)
+    np.testing.assert_array_equal(out[infinite], rounded[infinite])
+    tiny = np.abs(exact) <= 2e-38
+    np.testing.assert_allclose(out[tiny], exact[tiny], atol=1e-44, rtol=2e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "expected"),
+    [
+        ("exp", [0.0, -0.0, np.inf, -np.inf, 88.9, -104.1], [1, 1, np.inf, 0, np.inf, 0]),
+        ("log", [1.0, 0.0, -0.0, np.inf, -1.0, -np.inf], [0, -np.inf, -np.inf, np.inf, np.nan, np.nan]),
+        ("tanh", [0.0, np.inf, -np.inf, 50.0], [0, 1, -1, 1]),
+        ("erf", [0.0, np.inf, -np.inf, 9.0], [0, 1, -1, 1]),
+        ("sigmoid", [0.0, np.inf, -np.inf], [0.5, 1, 0]),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_edges(name: str, x: list[float], expected: list[float], dtype: str) -> None:
+    if dtype == "float64":
+        x, expected = x[:4], expected[:4]
+    given = np.array([*x, np.nan], dtype)
+    np.testing.assert_array_equal(evaluate(name, given), np.array([*expected, np.nan], dtype))
+
+
+def test_denormal_logarithms() -> None:
+    x = np.array([1e-40, 1e-45, 1.2e-38], np.float32)
+    np.testing.assert_allclose(evaluate("log", x), np.log(x.astype(np.float64)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_float64(name: str) -> None:
+    x = np.random.default_rng(0).standard_normal(1001) * 3
+    x = np.abs(x) if name == "log" else x
+    np.testing.assert_allclose(evaluate(name, x), EXACT[name](x), rtol=1e-13)
+
+
+def test_gelu_uses_an_erf_that_keeps_its_sign() -> None:
+    x = np.array([-1e-30, 1e-30, -0.0], np.float32)
+    out = evaluate("erf", x)
+    assert [math.copysign(1, v) for v in out] == [-1, 1, -1]
