@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks.kernels`, `.models`, `.search`, `.throughput`; each has --help."""
