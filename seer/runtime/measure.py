@@ -99,7 +99,7 @@ class LocalMeasurer:
         return results
 
     def _run(self, reference: Artifact, artifact: Artifact, best_s: float, build_s: float) -> MeasureResult:
-        limit = RUN_LIMIT_S if best_s == float("inf") else max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s)
+        limit = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
         start = time.perf_counter()
         times, error, message = self._runner.run(
             reference, self._seed, artifact, self.target.num_threads, best_s, limit

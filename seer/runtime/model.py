@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +11,11 @@ import numpy as np
 
 from seer.codegen.artifact import ArgSpec
 from seer.codegen.build import compile_module
-from seer.codegen.memory_plan import ALIGNMENT
 from seer.codegen.model_entry import model_entry
 from seer.codegen.model_plan import ModelPlan
 from seer.errors import UserError
 from seer.flags import debug
+from seer.runtime import memory
 from seer.runtime.loader import load_objects
 from seer.runtime.target import Target
 
@@ -52,7 +51,7 @@ class CompiledModel:
         self.target = target
         self.num_threads = target.num_threads
         self._plan = plan
-        self._constants = [_aligned(c) for c in plan.constants]
+        self._constants = [memory.aligned(c) for c in plan.constants]
         self._constant_table = _pointer_table(self._constants)
         self._arenas = _ArenaPool()
         text = model_entry(_ENTRY, plan.steps, scratch_offset=plan.arena_bytes)
@@ -81,7 +80,7 @@ class CompiledModel:
         if not isinstance(threads, int) or threads < 1:
             raise UserError(f"model {self.name}: num_threads is {threads!r}; it must be an integer >= 1")
         inputs = self._bind(arrays, named)
-        outputs = [_empty(s.shape, s.dtype) for s in self.outputs]
+        outputs = [np.empty(s.shape, s.dtype) for s in self.outputs]
         arena = self._arenas.take(self._plan.arena_size(threads))
         try:
             self._run(
@@ -167,28 +166,11 @@ class _ArenaPool:
             arena = self._free.pop() if self._free else None
         if arena is not None and arena.nbytes >= size_bytes:
             return arena
-        return _empty((size_bytes,), "uint8")
+        return memory.empty((size_bytes,), "uint8")
 
     def give_back(self, arena: np.ndarray) -> None:
         with self._lock:
             self._free.append(arena)
-
-
-def _empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """An uninitialised C-contiguous array that begins at a multiple of ALIGNMENT bytes."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    """The array itself if it begins at a multiple of ALIGNMENT bytes, else a copy that does."""
-    if array.ctypes.data % ALIGNMENT == 0:
-        return array
-    copy = _empty(array.shape, array.dtype.name)
-    copy[...] = array
-    return copy
 
 
 def _pointer_table(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:

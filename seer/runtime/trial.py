@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from seer.codegen.artifact import ArgSpec, Artifact
+from seer.runtime import memory
 from seer.runtime.kernel import Kernel
 
 GUARD_BYTES = 4096
@@ -35,8 +36,9 @@ class GuardedArray:
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        raw = np.full(size + 2 * GUARD_BYTES + 64, CANARY, np.uint8)
-        self._start = GUARD_BYTES + -(raw.ctypes.data + GUARD_BYTES) % 64
+        raw = memory.empty((size + 2 * GUARD_BYTES,), "uint8")
+        raw[...] = CANARY
+        self._start = GUARD_BYTES
         self._end = self._start + size
         self._raw = raw
         self.array = raw[self._start : self._end].view(dtype).reshape(shape)

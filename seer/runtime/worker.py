@@ -75,7 +75,7 @@ def main() -> None:
             return
         try:
             connection.send(worker.answer(request))
-        except KeyboardInterrupt:
+        except (OSError, KeyboardInterrupt):  # the parent went away meanwhile
             return
 
 

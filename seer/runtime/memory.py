@@ -1,0 +1,39 @@
+"""Memory for arrays that kernels use again and again: aligned, and on huge pages where that pays.
+
+On small pages the same kernel runs up to 1.5 times slower from one allocation to the next, since
+chance decides which pages compete for a set of the cache (seen on a matmul of 1024).
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+
+import numpy as np
+
+ALIGNMENT = 64
+HUGE_PAGE_BYTES = 2 << 20
+# Below this an array shares few cache sets with others anyway.
+MIN_HUGE_BYTES = 256 << 10
+
+
+def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """An uninitialised C-contiguous array that begins at a multiple of ALIGNMENT bytes."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    huge = size >= MIN_HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE")
+    raw = _huge(size + HUGE_PAGE_BYTES) if huge else np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % (HUGE_PAGE_BYTES if huge else ALIGNMENT)
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy of an array in memory from `empty`."""
+    out = empty(array.shape, array.dtype.name)
+    out[...] = array
+    return out
+
+
+def _huge(size: int) -> np.ndarray:
+    pages = mmap.mmap(-1, size)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)  # keeps `pages` alive
