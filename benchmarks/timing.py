@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-PAUSE_S = 0.06
+PAUSE_S = 0.15
 TURN_S = 0.02
 ROUNDS = 9
 

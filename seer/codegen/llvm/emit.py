@@ -2,7 +2,7 @@
 
 The module defines `void name(ptr arg0, ..., ptr scratch, i32 num_threads)` and, for each parallel
 loop, three functions: `.body` runs a range of iterations, `.team` is what each OpenMP thread runs
-(it takes its share of the range), and the kernel calls either the team or, with one thread, the
+(it takes chunks of the range), and the kernel calls either the team or, with one thread, the
 body itself.
 """
 
@@ -14,6 +14,9 @@ from seer.codegen.llvm.statements import StatementEmitter
 from seer.codegen.memory_plan import align
 from seer.ir.loops import Buffer, For, LoopProgram, Scope
 from seer.runtime.target import Target
+
+
+CHUNKS_PER_THREAD = 16
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class _Module:
         kernel = f"define void @{self.program.name}({params}) #0 {{\nentry:\n{main.text()}\n  ret void\n}}"
         if self.n_parallel:
             self.declarations["GOMP_parallel"] = "declare void @GOMP_parallel(ptr, ptr, i32, i32)"
+            self.declarations["llvm.umax.i64"] = "declare i64 @llvm.umax.i64(i64, i64)"
+            self.declarations["llvm.smin.i64"] = "declare i64 @llvm.smin.i64(i64, i64)"
             self.declarations["omp_get_thread_num"] = "declare i32 @omp_get_thread_num()"
             self.declarations["omp_get_num_threads"] = "declare i32 @omp_get_num_threads()"
         parts = [
@@ -119,7 +124,7 @@ class _Module:
         self._team_function(name)
         number = outer.fresh("P")[1:]
         pointers = [*self.args, "%scratch"]
-        table = f"[{len(pointers) + 1} x i64]"
+        table = f"[{len(pointers) + 2} x i64]"
         data = f"%{number}.data"
         outer.scopes[0].prelude.append(f"  {data} = alloca {table}, align 8")
         passed = ", ".join(f"ptr {p}" for p in pointers)
@@ -137,6 +142,8 @@ class _Module:
             outer.line(f"store ptr {p}, ptr %{number}.s{k}")
         outer.line(f"%{number}.sn = getelementptr i64, ptr {data}, i64 {len(pointers)}")
         outer.line(f"store i64 {extent}, ptr %{number}.sn")
+        outer.line(f"%{number}.next = getelementptr i64, ptr {data}, i64 {len(pointers) + 1}")
+        outer.line(f"store i64 0, ptr %{number}.next")
         outer.line(f"call void @GOMP_parallel(ptr @{name}.team, ptr {data}, i32 {num_threads}, i32 0)")
         outer.line(f"br label %{number}.end")
         outer.start_block(f"{number}.end")
@@ -156,7 +163,11 @@ class _Module:
         self.declarations |= e.declarations
 
     def _team_function(self, name: str) -> None:
-        """One thread's share: the iterations from extent * t / n to extent * (t + 1) / n."""
+        """One thread's share: it takes the next chunk of iterations until none is left.
+
+        On a machine whose cores are not equally fast (shared with others), equal shares would wait
+        for the slowest. Chunks are a small part of a thread's fair share, or single iterations.
+        """
         n = len(self.args) + 1
         lines = [f"define internal void @{name}.team(ptr %data) #0 {{", "entry:"]
         for k in range(n):
@@ -168,16 +179,25 @@ class _Module:
         lines += [
             f"  %sn = getelementptr i64, ptr %data, i64 {n}",
             "  %extent = load i64, ptr %sn",
+            f"  %next = getelementptr i64, ptr %data, i64 {n + 1}",
             "  %t32 = call i32 @omp_get_thread_num()",
             "  %n32 = call i32 @omp_get_num_threads()",
             "  %t = sext i32 %t32 to i64",
             "  %n = sext i32 %n32 to i64",
-            "  %t1 = add i64 %t, 1",
-            "  %b = mul i64 %extent, %t",
-            "  %f = mul i64 %extent, %t1",
-            "  %begin = udiv i64 %b, %n",
-            "  %finish = udiv i64 %f, %n",
+            f"  %parts = mul i64 %n, {CHUNKS_PER_THREAD}",
+            "  %part = udiv i64 %extent, %parts",
+            "  %chunk = call i64 @llvm.umax.i64(i64 %part, i64 1)",
+            "  br label %take",
+            "take:",
+            "  %begin = atomicrmw add ptr %next, i64 %chunk monotonic",
+            "  %any = icmp slt i64 %begin, %extent",
+            "  br i1 %any, label %work, label %done",
+            "work:",
+            "  %end = add i64 %begin, %chunk",
+            "  %finish = call i64 @llvm.smin.i64(i64 %end, i64 %extent)",
             f"  call void @{name}.body({passed}, i64 %begin, i64 %finish, i64 %t)",
+            "  br label %take",
+            "done:",
             "  ret void",
             "}",
         ]
