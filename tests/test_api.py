@@ -38,7 +38,8 @@ def check(g: Graph, compiled: seer.CompiledModel) -> None:
 def test_tune_then_compile(tmp_path: Path) -> None:
     g, path = dense_net(), tmp_path / "r.db"
     result = seer.tune(g, trials=24, records=path, seed=0, progress=False)
-    assert result.trials == result.records.count() == 24
+    assert result.trials == 24
+    assert result.records.count() > 24  # the fastest were timed again
     assert not result.errors, [r.message for r in result.records.all() if r.error]
     assert "24 trials" in str(result)
     for records in (path, str(path), result.records, None):

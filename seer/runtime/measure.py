@@ -22,6 +22,7 @@ Candidate = tuple[Sketch, np.ndarray]
 RUN_LIMIT_S = 10.0  # for a candidate when no time is known yet
 MIN_RUN_LIMIT_S = 2.0
 RUN_LIMIT_FACTOR = 50.0  # times the best known
+FINAL_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,10 @@ class Measurer(Protocol):
         """
         ...
 
+    def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """Time a few candidates again, in turn, so that a disturbance falls on all alike."""
+        ...
+
     def close(self) -> None:
         """Free what it holds."""
         ...
@@ -97,6 +102,19 @@ class LocalMeasurer:
             best_s = min(best_s, r.seconds)
             results.append(r)
         return results
+
+    def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """See Measurer.remeasure: the median over rounds of each round's median."""
+        reference = self._reference(naive)
+        built = self._builders.build(candidates)
+        rounds: list[list[MeasureResult]] = [[] for _ in built]
+        for _ in range(FINAL_ROUNDS):
+            for k, (artifact, error, message, build_s) in enumerate(built):
+                if artifact is None:
+                    rounds[k].append(MeasureResult(float("inf"), error, message, build_s=build_s))
+                else:
+                    rounds[k].append(self._run(reference, artifact, float("inf"), build_s))
+        return [_median(r) for r in rounds]
 
     def _run(self, reference: Artifact, artifact: Artifact, best_s: float, build_s: float) -> MeasureResult:
         limit = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
@@ -135,13 +153,20 @@ class ReplayMeasurer:
     """
 
     def __init__(self, records: Iterable[MeasureRecord]) -> None:
-        self._known = {(r.workload_key, r.sketch_key, _key(r.params)): r for r in records}
+        self._known = {(r.stage, r.workload_key, r.sketch_key, _key(r.params)): r for r in records}
 
     def measure(self, naive: Sketch, candidates: Sequence[Candidate], best_s: float) -> list[MeasureResult]:
         """See Measurer.measure."""
+        return self._answer("trial", naive, candidates)
+
+    def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """See Measurer.remeasure."""
+        return self._answer("final", naive, candidates)
+
+    def _answer(self, stage: str, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
         out = []
         for sketch, row in candidates:
-            r = self._known.get((naive.dag.workload_key, sketch.key, _key(sketch.values(row))))
+            r = self._known.get((stage, naive.dag.workload_key, sketch.key, _key(sketch.values(row))))
             if r is None:
                 out.append(MeasureResult(float("inf"), "missing", "not in the replayed records"))
             else:
@@ -150,6 +175,16 @@ class ReplayMeasurer:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def _median(results: Sequence[MeasureResult]) -> MeasureResult:
+    """One result of several rounds; a failure in any is a failure."""
+    failed = next((r for r in results if not r.ok), None)
+    if failed is not None:
+        return failed
+    times = tuple(r.seconds for r in results)
+    run_s = sum(r.run_s for r in results)
+    return MeasureResult(statistics.median(times), times=times, build_s=results[0].build_s, run_s=run_s)
 
 
 def _key(params: dict[str, int]) -> tuple[tuple[str, int], ...]:

@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS records (
     build_s REAL NOT NULL,
     run_s REAL NOT NULL,
     created_at REAL NOT NULL,
+    stage TEXT NOT NULL,
     seer_version TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS records_by_workload ON records (workload_key, target_key, code_version);
@@ -45,7 +46,7 @@ CREATE INDEX IF NOT EXISTS records_by_workload ON records (workload_key, target_
 
 _COLUMNS = (
     "workload_key, target_key, sketch_key, params, seconds, error, message, seed, strategy, "
-    "build_s, run_s, created_at"
+    "build_s, run_s, created_at, stage"
 )
 
 
@@ -66,6 +67,7 @@ class MeasureRecord:
         build_s: time to lower and compile.
         run_s: time spent running it, checks included.
         created_at: seconds since 1970.
+        stage: "trial", or "final" for the fastest of a run timed again, in turn with each other.
     """
 
     workload_key: str
@@ -80,6 +82,7 @@ class MeasureRecord:
     build_s: float = 0.0
     run_s: float = 0.0
     created_at: float = field(default_factory=time.time)
+    stage: str = "trial"
 
     @property
     def ok(self) -> bool:
@@ -135,6 +138,7 @@ class Records:
                 r.build_s,
                 r.run_s,
                 r.created_at,
+                r.stage,
                 __version__,
             )
             for r in records
@@ -143,25 +147,29 @@ class Records:
             with self._db:
                 self._db.executemany(
                     "INSERT INTO records (workload_key, target_key, code_version, sketch_key, params, "
-                    "seconds, error, message, seed, strategy, build_s, run_s, created_at, seer_version) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    "seconds, error, message, seed, strategy, build_s, run_s, created_at, stage, "
+                    "seer_version) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     rows,
                 )
         except sqlite3.Error as e:
             raise RecordError(f"records {self.path}: cannot append: {e}") from e
 
     def for_workload(self, workload_key: str, target_key: str) -> list[MeasureRecord]:
-        """All trials of a workload on a target, oldest first."""
+        """Everything recorded of a workload on a target, oldest first."""
         return self._select(
             "workload_key = ? AND target_key = ? AND code_version = ? ORDER BY id",
             (workload_key, target_key, CODE_VERSION),
         )
 
     def best(self, workload_key: str, target_key: str) -> MeasureRecord | None:
-        """The fastest successful trial of a workload on a target."""
+        """The fastest successful candidate of a workload on a target.
+
+        Final times count before those of trials, the fastest of which owe something to luck.
+        """
         found = self._select(
             "workload_key = ? AND target_key = ? AND code_version = ? AND error = '' "
-            "ORDER BY seconds, id LIMIT 1",
+            "ORDER BY stage != 'final', seconds, id LIMIT 1",
             (workload_key, target_key, CODE_VERSION),
         )
         return found[0] if found else None

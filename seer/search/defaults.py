@@ -22,6 +22,10 @@ def default_candidate(dag: ComputeDAG, target: Target) -> tuple[Sketch, np.ndarr
 
 def default_row(sketch: Sketch, target: Target) -> np.ndarray:
     """A canonical (n_params,) row: full register tiles, cache-sized blocks, balanced threads."""
+    # Copies that vectors are loaded from pay; what is broadcast element by element needs none.
+    packed = {
+        k.param for n in sketch.all_nests() for k in n.packs if k.loops and k.loops[-1].axis == n.vector
+    }
     values: dict[str, int] = {}
     for p in sketch.params:
         if p.kind == "tile":
@@ -30,6 +34,8 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
             values[p.name] = 64
         elif p.kind == "location":
             values[p.name] = _location(p.choices)
+        elif p.kind == "choice":
+            values[p.name] = int(p.name in packed)
         else:
             values[p.name] = p.choices[-1]
     for nest in sketch.all_nests():

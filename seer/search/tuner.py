@@ -23,6 +23,13 @@ from seer.search.task import SearchTask
 
 Candidate = tuple[int, np.ndarray]
 
+FINALISTS = 4
+
+
+def _id(candidate: Candidate) -> tuple[int, bytes]:
+    """A candidate as a key."""
+    return candidate[0], candidate[1].tobytes()
+
 
 @dataclass(frozen=True)
 class TuneSummary:
@@ -91,6 +98,7 @@ def tune_tasks(
             if k is None:
                 break
             run.round(k)
+        run.finish()
     except KeyboardInterrupt:
         interrupted = True
     run.tell("end", None)
@@ -107,6 +115,8 @@ class _Task:
     candidates: list[Candidate] = field(default_factory=list)
     results: list[float] = field(default_factory=list)  # seconds, infinity for failures
     matrix: list[np.ndarray] = field(default_factory=list)
+    finals: dict[tuple[int, bytes], float] = field(default_factory=dict)
+    new: int = 0
     errors: int = 0
     rounds: int = 0
 
@@ -128,8 +138,19 @@ class _Task:
         order = sorted((s, i) for i, s in enumerate(self.results) if math.isfinite(s))
         return [self.candidates[i] for _, i in order[:count]]
 
+    def finalists(self) -> list[Candidate]:
+        """The fastest candidates and the default one."""
+        return list({_id(c): c for c in [*self.best(FINALISTS), *self.defaults()]}.values())
+
+    def defaults(self) -> list[Candidate]:
+        """The measured candidate that an untuned model runs, if there is one."""
+        number = 1 if len(self.searcher.sketches) > 1 else 0
+        found = (c for c, s in zip(self.candidates, self.results, strict=True) if c[0] == number)
+        return [c for c in [next(found, None)] if c is not None]
+
     @property
     def best_s(self) -> float:
+        """The fastest trial."""
         return min(self.results, default=math.inf)
 
     def labels(self) -> np.ndarray:
@@ -139,19 +160,16 @@ class _Task:
         return np.where(np.isfinite(times), best / np.maximum(times, 1e-12), 0.0)
 
     def status(self) -> TaskStatus:
-        known = {(c[0], c[1].tobytes()): s for c, s in zip(self.candidates, self.results, strict=True)}
-        first = self.searcher.task.sketches
-        naive = known.get((0, np.zeros(len(first[0].params), dtype=np.int64).tobytes()), math.inf)
-        number = 1 if len(first) > 1 else 0
-        default = next(
-            (s for c, s in zip(self.candidates, self.results, strict=True) if c[0] == number), naive
-        )
+        """The task for an event; final times where there are any."""
+        known = {_id(c): s for c, s in zip(self.candidates, self.results, strict=True)} | self.finals
+        naive = next((known[_id(c)] for c in self.candidates if c[0] == 0), math.inf)
+        default = next((known[_id(c)] for c in self.defaults()), math.inf)
         t = self.task
         return TaskStatus(
             t.name,
             t.weight,
             self.state.trials,
-            self.best_s,
+            min(self.finals.values(), default=self.best_s),
             naive,
             default,
             self.errors,
@@ -210,13 +228,16 @@ class _Run:
                 if sketch is None or k is None or {p.name for p in sketch.params} != set(r.params):
                     continue
                 candidate = (k, sketch.row(r.params))
+                if r.stage == "final":
+                    t.finals[_id(candidate)] = r.seconds
+                    continue
                 t.searcher.mark(candidate)
                 t.add(candidate, r.seconds)
                 if r.strategy == self.strategy.name and r.seed == self.seed:
                     self.trials += 1
                     self.errors.update([r.error] if r.error else [])
-            known = {(c[0], c[1].tobytes()) for c in t.candidates}
-            t.pending = [c for c in t.pending if (c[0], c[1].tobytes()) not in known]
+            known = {_id(c) for c in t.candidates}
+            t.pending = [c for c in t.pending if _id(c) not in known]
             if t.candidates:
                 t.state.history.append(t.best_s)
                 t.rounds = len(t.candidates)
@@ -258,29 +279,46 @@ class _Run:
         return batch
 
     def _record(self, t: _Task, batch: list[Candidate], results: list[MeasureResult]) -> None:
-        new = []
-        for (k, row), r in zip(batch, results, strict=True):
-            sketch = t.searcher.sketches[k]
-            new.append(
-                MeasureRecord(
-                    t.task.key,
-                    t.task.target.key,
-                    sketch.key,
-                    sketch.values(row),
-                    r.seconds,
-                    r.error,
-                    r.message[:500],
-                    self.seed,
-                    self.strategy.name,
-                    r.build_s,
-                    r.run_s,
-                )
-            )
-            t.add((k, row), r.seconds)
+        self.records.append(self._as_record(t, c, r, "trial") for c, r in zip(batch, results, strict=True))
+        for c, r in zip(batch, results, strict=True):
+            t.add(c, r.seconds)
             self.errors.update([r.error] if r.error else [])
-        self.records.append(new)
+        t.new += len(batch)
         self.trials += len(batch)
         self.new_trials += len(batch)
+
+    def _as_record(self, t: _Task, candidate: Candidate, r: MeasureResult, stage: str) -> MeasureRecord:
+        k, row = candidate
+        sketch = t.searcher.sketches[k]
+        return MeasureRecord(
+            t.task.key,
+            t.task.target.key,
+            sketch.key,
+            sketch.values(row),
+            r.seconds,
+            r.error,
+            r.message[:500],
+            self.seed,
+            self.strategy.name,
+            r.build_s,
+            r.run_s,
+            stage=stage,
+        )
+
+    def finish(self) -> None:
+        """Time the fastest candidates of each task that has new ones again, in turn.
+
+        The fastest of many noisy trials is often a lucky one; these times decide what is compiled.
+        """
+        for t in self.tasks:
+            candidates = t.finalists()
+            if not t.new or len(candidates) < 2:
+                continue
+            sketches = t.searcher.sketches
+            results = self.measurer.remeasure(sketches[0], [(sketches[k], row) for k, row in candidates])
+            pairs = list(zip(candidates, results, strict=True))
+            self.records.append(self._as_record(t, c, r, "final") for c, r in pairs)
+            t.finals = {_id(c): r.seconds for c, r in pairs}
 
     def _learn(self) -> None:
         measured = [t for t in self.tasks if t.candidates and math.isfinite(t.best_s)]

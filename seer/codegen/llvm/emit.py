@@ -15,7 +15,6 @@ from seer.codegen.memory_plan import align
 from seer.ir.loops import Buffer, For, LoopProgram, Scope
 from seer.runtime.target import Target
 
-
 CHUNKS_PER_THREAD = 16
 
 
