@@ -25,6 +25,7 @@ from seer.search.legal import legal
 from seer.search.space import space_of
 from seer.search.task import SearchTask, tasks_of
 
+POPULATIONS = (1024, 2048, 8192, 32768)
 DEFAULTS = ("conv2d_64x56x56_64_3x3", "matmul_1024x1024x1024", "softmax_12x128x128")
 COLUMNS = (
     "case",
@@ -50,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         target = seer.Target.parse(f"llvm -threads={args.threads}")
         task = tasks_of(partition(optimize(parse(name).graph)), target)[0]
         model = trained_model(task)
-        for population in (1024, 2048, 8192, 32768):
-            rows.append(run(name, task, model, population))
+        rows += [run(name, task, model, population) for population in POPULATIONS]
     table("candidates per second", rows, COLUMNS)
     write_json(args.json, rows)
     return 0

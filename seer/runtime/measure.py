@@ -22,7 +22,7 @@ Candidate = tuple[Sketch, np.ndarray]
 RUN_LIMIT_S = 10.0  # for a candidate when no time is known yet
 MIN_RUN_LIMIT_S = 2.0
 RUN_LIMIT_FACTOR = 50.0  # times the best known
-FINAL_ROUNDS = 5
+FINAL_ROUNDS = 7
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,10 @@ class LocalMeasurer:
         return results
 
     def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
-        """See Measurer.remeasure: the median over rounds of each round's median."""
+        """See Measurer.remeasure: the lower quartile over rounds of each round's median.
+
+        A disturbance only ever adds time, and may last for half of the rounds.
+        """
         reference = self._reference(naive)
         built = self._builders.build(candidates)
         rounds: list[list[MeasureResult]] = [[] for _ in built]
@@ -114,7 +117,7 @@ class LocalMeasurer:
                     rounds[k].append(MeasureResult(float("inf"), error, message, build_s=build_s))
                 else:
                     rounds[k].append(self._run(reference, artifact, float("inf"), build_s))
-        return [_median(r) for r in rounds]
+        return [_lower_quartile(r) for r in rounds]
 
     def _run(self, reference: Artifact, artifact: Artifact, best_s: float, build_s: float) -> MeasureResult:
         limit = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
@@ -177,14 +180,15 @@ class ReplayMeasurer:
         """Nothing to free."""
 
 
-def _median(results: Sequence[MeasureResult]) -> MeasureResult:
+def _lower_quartile(results: Sequence[MeasureResult]) -> MeasureResult:
     """One result of several rounds; a failure in any is a failure."""
     failed = next((r for r in results if not r.ok), None)
     if failed is not None:
         return failed
     times = tuple(r.seconds for r in results)
     run_s = sum(r.run_s for r in results)
-    return MeasureResult(statistics.median(times), times=times, build_s=results[0].build_s, run_s=run_s)
+    quartile = sorted(times)[(len(times) - 1) // 4]
+    return MeasureResult(quartile, times=times, build_s=results[0].build_s, run_s=run_s)
 
 
 def _key(params: dict[str, int]) -> tuple[tuple[str, int], ...]:

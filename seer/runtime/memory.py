@@ -1,7 +1,7 @@
-"""Memory for arrays that kernels use again and again: aligned, and on huge pages where that pays.
+"""Memory for arrays that kernels use again and again: aligned, and on huge pages if they are large.
 
-On small pages the same kernel runs up to 1.5 times slower from one allocation to the next, since
-chance decides which pages compete for a set of the cache (seen on a matmul of 1024).
+On huge pages fewer addresses need translating, and chance does not decide which pages compete for a
+set of the cache, so that a kernel's time depends less on where its arrays happen to lie.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 
 ALIGNMENT = 64
 HUGE_PAGE_BYTES = 2 << 20
-# Below this an array shares few cache sets with others anyway.
 MIN_HUGE_BYTES = 256 << 10
 
 

@@ -34,7 +34,8 @@ class Strategy:
         """Measurements of a round: fewer if the budget would not give every task several rounds."""
         if trials is None:
             return ROUND_TRIALS
-        return max(MIN_ROUND_TRIALS, min(ROUND_TRIALS, trials // max(1, 3 * n_tasks)))
+        several = max(MIN_ROUND_TRIALS, min(ROUND_TRIALS, trials // max(1, 3 * n_tasks)))
+        return max(1, min(several, trials // max(1, n_tasks)))  # every task gets a round
 
 
 _STRATEGIES: dict[str, Strategy] = {}

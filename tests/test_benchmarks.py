@@ -1,0 +1,100 @@
+"""The benchmarks' names, numbers and files, on tiny kernels."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import seer
+from benchmarks import cases, kernels, models, search, throughput
+from benchmarks.cases import CaseError, parse
+
+TINY = [
+    "matmul_7x13x5",
+    "batch_matmul_3x5x7x4",
+    "dense_4x9x6",
+    "conv2d_3x9x8_5_3x3",
+    "conv2d_3x9x9_5_7x7_s2",
+    "conv2d_4x6x6_8_1x1",
+    "depthwise_5x7x6_3x3",
+    "depthwise_5x8x8_3x3_s2",
+    "softmax_2x3x9",
+    "layernorm_4x13",
+]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_numpy_form_and_seer_agree(name: str) -> None:
+    case = parse(name)
+    out = seer.compile(case.graph)(**case.feed)
+    np.testing.assert_allclose(out, case.numpy(), rtol=1e-4, atol=1e-4)
+    assert case.name == name
+
+
+def test_the_standard_list_can_be_read() -> None:
+    sizes = {n: parse(n).flop for n in cases.DEFAULTS}
+    assert sizes["matmul_1024x1024x1024"] == 2 * 1024**3
+    assert sizes["conv2d_3x224x224_64_7x7_s2"] == 2 * 112 * 112 * 64 * 7 * 7 * 3
+    assert sizes["depthwise_144x56x56_3x3"] == 2 * 56 * 56 * 144 * 9
+
+
+@pytest.mark.parametrize("name", ["matmul_3x3", "conv2d_3x3x3_4", "fft_8", "softmax_", "matmul_axbxc"])
+def test_unknown_names(name: str) -> None:
+    with pytest.raises(CaseError, match="known forms"):
+        parse(name)
+    assert kernels.main(["--only", name]) == 2
+
+
+def test_kernels(tmp_path: Path) -> None:
+    file = tmp_path / "k.json"
+    args = ["--only", "matmul_7x13x5", "--trials", "4", "--threads", "1", "--json", str(file)]
+    assert kernels.main(args) == 0
+    rows = json.loads(file.read_text())
+    assert [r["system"] for r in rows] == ["seer", "seer-untuned", "numpy"]
+    for r in rows:
+        assert (r["case"], r["threads"]) == ("matmul_7x13x5", 1)
+        assert r["median_ms"] > 0
+        assert r["gflops"] > 0
+    assert rows[0]["trials"] == 4
+    assert rows[0]["seconds"] > 0
+
+
+def test_models(tmp_path: Path) -> None:
+    file = tmp_path / "m.json"
+    assert models.main(["--only", "digits", "--trials", "6", "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())
+    assert {r["system"] for r in rows} == {"seer", "seer-untuned", "numpy"}
+    assert models.main(["--only", "vgg"]) == 2
+
+
+def test_search(tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    args = [
+        "--only",
+        "digits",
+        "--trials",
+        "40",
+        "--seeds",
+        "1",
+        "--strategies",
+        "random",
+        "--json",
+        str(file),
+    ]
+    assert search.main(args) == 0
+    rows = json.loads(file.read_text())
+    assert {"model", "strategy", "seed", "seconds", "measurements", "latency_ms"} <= set(rows[-1])
+    assert rows[-1]["measurements"] == 40
+
+
+def test_throughput(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    assert throughput.main(["--only", "matmul_64x64x64", "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())
+    assert all(r["candidates_per_s"] > 0 for r in rows)
