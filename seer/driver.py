@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -157,8 +158,12 @@ class TuneResult:
         return (
             f"{self.model}: {len(s.statuses)} tasks, {s.trials} trials ({s.new_trials} new) in "
             f"{s.seconds:.1f} s ({per_trial:.3f} s a trial, {s.search_s:.1f} s searching), failed: {failed}\n"
-            f"kernels: {1e3 * s.latency_s:.3f} ms, with default schedules {1e3 * s.default_latency_s:.3f} ms"
+            f"kernels: {_ms(s.latency_s)}, with default schedules {_ms(s.default_latency_s)}"
         )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms" if math.isfinite(seconds) else "not all measured"
 
 
 # -- kernels -------------------------------------------------------------------------------------
