@@ -12,7 +12,7 @@ import numpy as np
 from seer.errors import UserError, VerifyError
 from seer.ir.dag import ComputeDAG, compute_op
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Read, Select, Unary, Var
-from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Seq, Stmt, Store
+from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store
 from seer.ir.tensor import ComputeOp, Tensor, identity_of
 
 MAX_POINTS = 1 << 21  # iteration points evaluated at once
@@ -212,18 +212,34 @@ def evaluate(e: Expr, env: Env, read: ReadElement, guarded: bool = False) -> Any
 def run_program(program: LoopProgram, arrays: Mapping[str, np.ndarray], seed: int = 0) -> None:
     """Run a loop program step by step; the output's array is filled in place.
 
-    Slow, for tests. Parallel iterations run in a random order; a read or write outside a buffer, or a
-    read of an element that was never written, is an error.
+    Slow, for tests. Parallel iterations run in a random order. It is an error to read or write outside
+    a buffer, to read an element that was never written, and for one parallel iteration to read or write
+    an element that another one writes.
 
     Args:
         program: what to run.
-        arrays: for each param's name, a C-contiguous array of its shape.
+        arrays: for each param's name, a C-contiguous array of its shape (packed ones in any shape of
+            that many elements) and dtype.
         seed: decides the order of parallel iterations.
 
     Raises:
+        UserError: if an array is missing or does not fit.
         VerifyError: if the program reads or writes where it must not.
     """
     _Machine(program, arrays, seed).run(program.body, {})
+
+
+def _argument(b: Buffer, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The memory of a param: a view, so that what is stored is seen."""
+    a = arrays.get(b.name)
+    if a is None or a.size != b.num_elements or a.dtype.name != b.dtype or not a.flags.c_contiguous:
+        found = "nothing" if a is None else f"{a.dtype}{list(a.shape)}"
+        raise UserError(f"{b.name} must be a C-contiguous {b.dtype}{list(b.shape)}, given {found}")
+    return a.reshape(b.shape)
+
+
+# Who touched an element in this parallel loop, where it was not one iteration.
+_NOBODY, _MANY = -1, -2
 
 
 class _Machine:
@@ -231,19 +247,30 @@ class _Machine:
         self.memory: dict[Buffer, np.ndarray] = {b: np.empty(b.shape, b.dtype) for b in program.buffers}
         self.written = {b: np.zeros(b.shape, bool) for b in program.buffers}
         for b in program.params:
-            self.memory[b] = arrays[b.name].reshape(b.shape)
+            self.memory[b] = _argument(b, arrays)
             self.written[b] = np.ones(b.shape, bool)
-        self.written[program.params[-1]][...] = False
+        out = program.params[-1]
+        self.written[out][...] = False
         self.rng = np.random.default_rng(seed)
-        self.private = [b for b in program.buffers if b.scope.value in ("thread", "register")]
+        self.private = [b for b in program.buffers if b.scope in (Scope.THREAD, Scope.REGISTER)]
+        self.common = [out, *(b for b in program.buffers if b.scope is Scope.SHARED)]
+        self.iteration = _NOBODY
+        self.writers: dict[Buffer, np.ndarray] = {}
+        self.readers: dict[Buffer, np.ndarray] = {}
 
     def run(self, s: Stmt, env: Env) -> None:
         match s:
             case Seq(stmts):
                 for k in stmts:
                     self.run(k, env)
-            case For(var, extent, kind, body):
-                self._loop(var, int(self.value(extent, env)), kind, body, env)
+            case For(var, extent, LoopKind.PARALLEL, body):
+                self._parallel(var, int(self.value(extent, env)), body, env)
+            case For(var, extent, LoopKind.VECTORIZED, body):
+                lanes = range(int(self.value(extent, env)))
+                self._vector(var, body, [{**env, var: np.int64(k)} for k in lanes])
+            case For(var, extent, _, body):
+                for n in range(int(self.value(extent, env))):
+                    self.run(body, {**env, var: np.int64(n)})
             case Let(var, value, body):
                 self.run(body, {**env, var: self.value(value, env)})
             case If(cond, then, orelse):
@@ -251,38 +278,59 @@ class _Machine:
                 if chosen is not None:
                     self.run(chosen, env)
             case Store(buffer, indices, value):
-                at = self._at(buffer, indices, env)
-                self.memory[buffer][at] = self.value(value, env)
-                self.written[buffer][at] = True
+                self._write(buffer, self._at(buffer, indices, env), self.value(value, env))
 
-    def _loop(self, var: str, extent: int, kind: LoopKind, body: Stmt, env: Env) -> None:
-        if kind is LoopKind.VECTORIZED:
-            self._vector(var, extent, body, env)
-            return
-        order = range(extent)
-        if kind is LoopKind.PARALLEL:
-            order = self.rng.permutation(extent)  # type: ignore[assignment]
-        for k in order:
-            if kind is LoopKind.PARALLEL:
-                for b in self.private:
-                    self.written[b][...] = False
-            self.run(body, {**env, var: np.int64(k)})
+    def _parallel(self, var: str, extent: int, body: Stmt, env: Env) -> None:
+        self.writers = {b: np.full(b.shape, _NOBODY) for b in self.common}
+        self.readers = {b: np.full(b.shape, _NOBODY) for b in self.common}
+        for n in self.rng.permutation(extent):
+            self.iteration = int(n)
+            self._forget()
+            self.run(body, {**env, var: np.int64(n)})
+        self._forget()
+        self.iteration = _NOBODY
 
-    def _vector(self, var: str, extent: int, body: Stmt, env: Env) -> None:
+    def _forget(self) -> None:
+        """What a thread holds for itself does not outlive a parallel iteration."""
+        for b in self.private:
+            self.written[b][...] = False
+
+    def _vector(self, var: str, body: Stmt, lanes: list[Env]) -> None:
         """Every lane of one statement before the next statement."""
         match body:
             case Seq(stmts):
                 for k in stmts:
-                    self._vector(var, extent, k, env)
+                    self._vector(var, k, lanes)
+            case Let(name, value, inner):
+                self._vector(var, inner, [{**e, name: self.value(value, e)} for e in lanes])
             case Store(buffer, indices, value):
-                lanes = [{**env, var: np.int64(k)} for k in range(extent)]
                 values = [self.value(value, e) for e in lanes]
                 for e, v in zip(lanes, values, strict=True):
-                    at = self._at(buffer, indices, e)
-                    self.memory[buffer][at] = v
-                    self.written[buffer][at] = True
+                    self._write(buffer, self._at(buffer, indices, e), v)
             case _:
                 raise VerifyError(f"vectorised loop {var} holds {type(body).__name__}")
+
+    def _write(self, buffer: Buffer, at: tuple[int, ...], value: Any) -> None:
+        if self.iteration != _NOBODY and buffer in self.writers:
+            for others in (self.writers[buffer], self.readers[buffer]):
+                self._alone(buffer, at, int(others[at]))
+            self.writers[buffer][at] = self.iteration
+        self.memory[buffer][at] = value
+        self.written[buffer][at] = True
+
+    def _load(self, buffer: Buffer, at: tuple[int, ...]) -> Any:
+        if not self.written[buffer][at]:
+            raise VerifyError(f"{buffer!r}: {at} is read before it is written")
+        if self.iteration != _NOBODY and buffer in self.writers:
+            self._alone(buffer, at, int(self.writers[buffer][at]))
+            readers = self.readers[buffer]
+            readers[at] = self.iteration if readers[at] in (_NOBODY, self.iteration) else _MANY
+        return self.memory[buffer][at]
+
+    def _alone(self, buffer: Buffer, at: tuple[int, ...], other: int) -> None:
+        if other not in (_NOBODY, self.iteration):
+            who = "others" if other == _MANY else f"iteration {other}"
+            raise VerifyError(f"{buffer!r}: parallel iteration {self.iteration} and {who} meet at {at}")
 
     def _at(self, buffer: Buffer, indices: tuple[Expr, ...], env: Env) -> tuple[int, ...]:
         at = tuple(int(self.value(i, env)) for i in indices)
@@ -294,10 +342,7 @@ class _Machine:
         """The value of a loop-level expression; only the chosen side of a Select is evaluated."""
         match e:
             case Load(buffer, indices):
-                at = self._at(buffer, indices, env)
-                if not self.written[buffer][at]:
-                    raise VerifyError(f"{buffer!r}: {at} is read before it is written")
-                return self.memory[buffer][at]
+                return self._load(buffer, self._at(buffer, indices, env))
             case Select(cond, a, b):
                 return self.value(a if self.value(cond, env) else b, env)
             case Const(value, dtype):
@@ -314,7 +359,8 @@ class _Machine:
             case Cast(a, dtype):
                 return np.asarray(self.value(a, env)).astype(dtype)[()]
             case Call(name, args, dtype):
-                wide = [np.float64(self.value(a, env)) for a in args]
+                kind = np.dtype("float64" if dtype == "float32" else dtype).type
+                wide = [kind(self.value(a, env)) for a in args]
                 with np.errstate(all="ignore"):
                     return np.dtype(dtype).type(_CALLS[name](*wide))
         raise VerifyError(f"not a loop-level expression: {e}")

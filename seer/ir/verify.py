@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seer.errors import VerifyError
 from seer.ir.dag import ComputeDAG, compute_op, expr_text
@@ -24,7 +24,7 @@ from seer.ir.expr import (
     variables,
 )
 from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store
-from seer.ir.simplify import Range, bounds
+from seer.ir.simplify import Range, affine, bounds
 from seer.ir.sketch import Nest, Sketch
 
 
@@ -78,21 +78,39 @@ def _params_of(nest: Nest) -> set[str]:
 def verify_program(program: LoopProgram) -> None:
     """Check a loop program against the rules in seer/ir/loops.py.
 
+    Indices are checked as far as the ranges of variables decide: what is outside for every value, or
+    is reached for certain, is an error.
+
     Raises:
         VerifyError: with the statement and what is wrong in it.
     """
     known = {*program.params, *program.buffers}
+    names = sorted(b.name for b in known)
+    _require(len(set(names)) == len(names), lambda: f"buffer names repeat: {names}")
+    for b in program.params:
+        _require(b.scope is Scope.ARG, lambda: f"a param is no argument: {program.params}")
+    for b in program.buffers:
+        _require(b.scope is not Scope.ARG, lambda: f"an argument is no param: {program.buffers}")
     writable = known - set(program.params[:-1])
     _Checker(known, writable).stmt(program.body, _Place())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a statement stands."""
+    """Where a statement stands.
+
+    Attributes:
+        parallel: the variable of the parallel loop round it, likewise `vector`.
+        is_certain: nothing round it depends on data or may run no times.
+        guards: the loop variables that branches round it depend on.
+    """
 
     in_loop: bool = False
-    in_parallel: bool = False
+    in_branch: bool = False
+    parallel: str | None = None
     vector: str | None = None
+    is_certain: bool = True
+    guards: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +127,12 @@ class _Checker:
     def __init__(self, known: set[Buffer], writable: set[Buffer]) -> None:
         self.known, self.writable = known, writable
         self.ranges: dict[str, Range] = {}
+        self.kinds: dict[str, LoopKind] = {}  # of loop variables
+        self.sources: dict[str, frozenset[str]] = {}  # the loop variables that a variable depends on
+        self.is_certain = True
 
     def stmt(self, s: Stmt, place: _Place) -> None:
+        self.is_certain = place.is_certain
         match s:
             case Seq(stmts):
                 for k in stmts:
@@ -119,55 +141,87 @@ class _Checker:
                 self._for(s, place)
             case Let(var, value, body):
                 self.expr(value, f"let {var}")
-                self._bind(var, bounds(value, self.ranges), lambda: self.stmt(body, place))
-            case If(cond, then, orelse):
-                _require(place.vector is None, lambda: f"a branch inside vectorised loop {place.vector}")
-                self.expr(cond, "a branch")
-                self.stmt(then, place)
-                if orelse is not None:
-                    self.stmt(orelse, place)
+                _require(value.dtype == "int64", lambda: f"let {var}: it is {value.dtype}, not int64")
+                depends = self._depends(value)
+                self._bind(var, bounds(value, self.ranges), depends, lambda: self.stmt(body, place))
+            case If():
+                self._if(s, place)
             case Store():
                 self._store(s, place)
+
+    def _if(self, s: If, place: _Place) -> None:
+        _require(place.vector is None, lambda: f"a branch inside vectorised loop {place.vector}")
+        self.expr(s.cond, "a branch")
+        _require(s.cond.dtype == "bool", lambda: f"the branch on {expr_text(s.cond)}: it is {s.cond.dtype}")
+        guards = place.guards | self._depends(s.cond)
+        inner = replace(place, in_branch=True, is_certain=False, guards=guards)
+        self.stmt(s.then, inner)
+        if s.orelse is not None:
+            self.stmt(s.orelse, inner)
 
     def _for(self, s: For, place: _Place) -> None:
         where = f"{s.kind.value} loop {s.var}"
         self.expr(s.extent, where)
+        _require(s.extent.dtype == "int64", lambda: f"{where}: its extent is {s.extent.dtype}, not int64")
         _require(place.vector is None, lambda: f"{where} inside vectorised loop {place.vector}")
         if s.kind is not LoopKind.SERIAL:
             _require(
                 isinstance(s.extent, Const),
                 lambda: f"{where}: its extent {expr_text(s.extent)} is no constant",
             )
-        if s.kind is LoopKind.PARALLEL:
+        is_parallel = s.kind is LoopKind.PARALLEL
+        if is_parallel:
             _require(not place.in_loop, lambda: f"{where} inside another loop")
+            _require(not place.in_branch, lambda: f"{where} inside a branch")
+        high = bounds(s.extent, self.ranges)[1]
         inner = _Place(
             True,
-            place.in_parallel or s.kind is LoopKind.PARALLEL,
-            s.var if s.kind is LoopKind.VECTORIZED else place.vector,
+            place.in_branch,
+            s.var if is_parallel and high > 1 else place.parallel,
+            s.var if s.kind is LoopKind.VECTORIZED else None,
+            place.is_certain and isinstance(s.extent, Const) and high > 0,
+            place.guards,
         )
-        high = bounds(s.extent, self.ranges)[1]
-        self._bind(s.var, (0, max(high - 1, 0)), lambda: self.stmt(s.body, inner))
+        self.kinds[s.var] = s.kind
+        self._bind(s.var, (0, max(high - 1, 0)), frozenset((s.var,)), lambda: self.stmt(s.body, inner))
+        self.kinds.pop(s.var, None)
 
-    def _bind(self, var: str, values: Range, inside: Callable[[], None]) -> None:
+    def _bind(self, var: str, values: Range, depends: frozenset[str], inside: Callable[[], None]) -> None:
         _require(var not in self.ranges, lambda: f"variable {var} is bound twice")
-        self.ranges[var] = values
+        self.ranges[var], self.sources[var] = values, depends
         inside()
-        del self.ranges[var]
+        del self.ranges[var], self.sources[var]
+
+    def _depends(self, *exprs: Expr) -> frozenset[str]:
+        """The loop variables that expressions depend on, through Lets too."""
+        out: set[str] = set()
+        for e in exprs:
+            if isinstance(e, Var):
+                out |= self.sources[e.name]
+            elif not isinstance(e, Const):
+                out |= self._depends(*children(e))
+        return frozenset(out)
 
     def _store(self, s: Store, place: _Place) -> None:
         where = _Where(s)
+        for i in s.indices:
+            self.expr(i, where)
+        self.expr(s.value, where)
         _require(s.buffer in self.known, lambda: f"{where}: the buffer is not declared")
         _require(s.buffer in self.writable, lambda: f"{where}: an input is written")
         _require(
             s.value.dtype == s.buffer.dtype,
             lambda: f"{where}: a {s.value.dtype} into a {s.buffer.dtype} buffer",
         )
-        if s.buffer.scope is Scope.SHARED and place.in_parallel and not s.indices:
-            raise VerifyError(f"{where}: parallel iterations write the same element")
         self._access(s.buffer, s.indices, where, guarded=False)
-        for i in s.indices:
-            self.expr(i, where)
-        self.expr(s.value, where)
+        depends = self._depends(*s.indices)
+        if s.buffer.scope in (Scope.ARG, Scope.SHARED) and place.parallel is not None:
+            _require(
+                place.parallel in depends | place.guards,
+                lambda: f"{where}: parallel iterations write the same element",
+            )
+        if place.vector is not None and self.ranges[place.vector][1] > 0:
+            _require(place.vector in depends, lambda: f"{where}: all lanes write the same element")
 
     def _access(self, buffer: Buffer, indices: tuple[Expr, ...], where: object, guarded: bool) -> None:
         _require(buffer in self.known, lambda: f"{where}: {buffer.name} is not declared")
@@ -177,16 +231,42 @@ class _Checker:
         )
         for index, extent in zip(indices, buffer.shape, strict=True):
             low, high = bounds(index, self.ranges)
-            # Ranges ignore how variables depend on each other, so only what is wholly outside is wrong.
-            if not guarded and (high < 0 or low >= extent) and extent > 0:
+            if guarded or extent == 0 or (low >= 0 and high < extent):
+                continue
+            # Ranges ignore how variables depend on each other, so a part outside may not be reached.
+            if high < 0 or low >= extent or self._reaches_its_bounds(index):
                 raise VerifyError(f"{where}: {expr_text(index)} of {buffer!r} is in {low}..{high}, outside")
+        if buffer.scope is Scope.REGISTER:
+            self._register(buffer, indices, where)
+
+    def _reaches_its_bounds(self, index: Expr) -> bool:
+        """Whether the index takes both ends of its range: loop variables each on their own."""
+        return self.is_certain and all(isinstance(t, Var) and t.name in self.kinds for t in affine(index)[0])
+
+    def _register(self, buffer: Buffer, indices: tuple[Expr, ...], where: object) -> None:
+        """Every index is a constant after unrolling; only the last may also count lanes, one by one."""
+        for k, index in enumerate(indices):
+            if not self._is_register_index(index, may_be_lane=k == len(indices) - 1):
+                text = ", ".join(map(expr_text, indices))
+                raise VerifyError(f"{where}: {buffer!r}[{text}] is no register after unrolling")
+
+    def _is_register_index(self, index: Expr, may_be_lane: bool) -> bool:
+        if isinstance(index, Const):
+            return True
+        for term, scale in affine(index)[0].items():
+            kinds = {self.kinds[v] for v in self._depends(term)}
+            is_lane = isinstance(term, Var) and scale == 1 and kinds == {LoopKind.VECTORIZED}
+            if not (kinds <= {LoopKind.UNROLLED} or (is_lane and may_be_lane)):
+                return False
+        return True
 
     def expr(self, e: Expr, where: object, guarded: bool = False) -> None:
         if isinstance(e, Var):
             _require(e.name in self.ranges, lambda: f"{where}: variable {e.name} is not bound")
-        elif isinstance(e, Load):
-            self._access(e.buffer, e.indices, where, guarded)
-        elif isinstance(e, Read):
+            return
+        if isinstance(e, Const):
+            return
+        if isinstance(e, Read):
             raise VerifyError(f"{where}: a tensor read is left: {expr_text(e)}")
         _check_node(e, where)
         if isinstance(e, Select):
@@ -196,6 +276,8 @@ class _Checker:
             return
         for k in children(e):
             self.expr(k, where, guarded)
+        if isinstance(e, Load):
+            self._access(e.buffer, e.indices, where, guarded)
 
 
 def _check_types(e: Expr, where: object) -> None:
