@@ -207,6 +207,7 @@ class _Checker:
         for i in s.indices:
             self.expr(i, where)
         self.expr(s.value, where)
+        _require(all(i.dtype == "int64" for i in s.indices), lambda: f"{where}: an index is not int64")
         _require(s.buffer in self.known, lambda: f"{where}: the buffer is not declared")
         _require(s.buffer in self.writable, lambda: f"{where}: an input is written")
         _require(
