@@ -26,6 +26,8 @@ def _declare(b: Buffer) -> str:
 def print_stmt(s: Stmt) -> Iterator[str]:
     """The lines of a statement."""
     match s:
+        case Seq(()):
+            yield "pass"
         case Seq(stmts):
             for k in stmts:
                 yield from print_stmt(k)
