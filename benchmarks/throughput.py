@@ -18,12 +18,13 @@ from benchmarks.cases import parse
 from benchmarks.report import Row, table, write_json
 from seer.graph.partition import partition
 from seer.graph.passes import optimize
-from seer.search.cost_model import XGBoostModel
+from seer.search.cost_model import Samples, XGBoostModel
 from seer.search.evolution import EvolutionOptions, Searcher
 from seer.search.features import features
 from seer.search.legal import legal
 from seer.search.space import space_of
 from seer.search.task import SearchTask, tasks_of
+from seer.search.tuner import TaskModel
 
 POPULATIONS = (1024, 2048, 8192, 32768)
 DEFAULTS = ("conv2d_64x56x56_64_3x3", "matmul_1024x1024x1024", "softmax_12x128x128")
@@ -63,7 +64,7 @@ def trained_model(task: SearchTask, samples: int = 1000) -> XGBoostModel:
     sketch = task.sketches[1]
     rows = space_of(sketch, task.target).sample(samples, rng)
     model = XGBoostModel()
-    model.fit(features(sketch, rows, task.target), rng.random(samples), [samples])
+    model.fit([Samples(0, features(sketch, rows, task.target), rng.random(samples))])
     return model
 
 
@@ -71,9 +72,10 @@ def run(name: str, task: SearchTask, model: XGBoostModel, population: int) -> Ro
     """One evolutionary search, and its parts alone (microseconds a candidate)."""
     searcher = Searcher(task, EvolutionOptions(population=population))
     rng = np.random.default_rng(1)
-    searcher.propose(16, [], model, rng)
+    scorer = TaskModel(model, 0)
+    searcher.propose(16, [], scorer, rng)
     scored, start = searcher.n_scored, time.perf_counter()
-    searcher.propose(64, [], model, rng)
+    searcher.propose(64, [], scorer, rng)
     seconds = time.perf_counter() - start
     sketch = task.sketches[1]
     space = space_of(sketch, task.target)
@@ -84,7 +86,7 @@ def run(name: str, task: SearchTask, model: XGBoostModel, population: int) -> Ro
         "mutate_us": lambda: space.mutate(rows, rng),
         "legal_us": lambda: legal(sketch, rows, task.target),
         "features_us": lambda: features(sketch, rows, task.target),
-        "predict_us": lambda: model.predict(matrix),
+        "predict_us": lambda: model.predict(0, matrix),
     }
     out: Row = {
         "case": name,

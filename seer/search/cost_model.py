@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,71 +23,95 @@ ROUNDS = 60
 MIN_SAMPLES = 16
 
 
+@dataclass(frozen=True)
+class Samples:
+    """All measurements of one task.
+
+    Attributes:
+        task: its number in the run.
+        features: (N, n_features) float32, in the order in which they were measured.
+        labels: (N,) best time of the task / time; 0 for failures.
+    """
+
+    task: int
+    features: np.ndarray
+    labels: np.ndarray
+
+
 class CostModel(Protocol):
     """Ranks candidates before they are measured."""
 
-    def fit(self, features: np.ndarray, labels: np.ndarray, task_sizes: Sequence[int]) -> None:
-        """Learn from all measurements so far.
-
-        Args:
-            features: (N, n_features) float32.
-            labels: (N,) best time of the task / time, 0 for failures.
-            task_sizes: how many of the rows, in order, belong to each task.
-        """
+    def fit(self, samples: Sequence[Samples]) -> None:
+        """Learn from all measurements so far."""
         ...
 
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        """Scores (P,)."""
+    def predict(self, task: int, features: np.ndarray) -> np.ndarray:
+        """Scores (P,) of candidates of one task."""
         ...
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether scores mean anything yet."""
+    def is_trained(self, task: int) -> bool:
+        """Whether scores of that task mean anything yet."""
         ...
 
 
 class RandomModel:
     """Scores that mean nothing: what a search without a model does."""
 
-    is_trained = False
-
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def fit(self, features: np.ndarray, labels: np.ndarray, task_sizes: Sequence[int]) -> None:
+    def fit(self, samples: Sequence[Samples]) -> None:
         """Learn nothing."""
 
-    def predict(self, features: np.ndarray) -> np.ndarray:
+    def predict(self, task: int, features: np.ndarray) -> np.ndarray:
         return self._rng.random(len(features))
+
+    def is_trained(self, task: int) -> bool:
+        return False
 
 
 class XGBoostModel:
-    """Gradient-boosted trees on features; the loss is weighted by the label, so that fast candidates count.
+    """Gradient-boosted trees for all tasks; the loss is weighted by the label, so that fast ones count.
 
-    Until it has MIN_SAMPLES measurements it scores at random.
+    Until it has `min_samples` measurements it scores at random.
     """
 
-    def __init__(self, seed: int = 0, num_threads: int = 2) -> None:
-        self._seed, self._threads = seed, num_threads
+    def __init__(self, seed: int = 0, num_threads: int = 2, min_samples: int = MIN_SAMPLES) -> None:
+        self._seed, self._threads, self._min_samples = seed, num_threads, min_samples
         self._booster: Any = None
         self._random = RandomModel(seed)
 
-    @property
-    def is_trained(self) -> bool:
+    def is_trained(self, task: int) -> bool:
         return self._booster is not None
 
-    def fit(self, features: np.ndarray, labels: np.ndarray, task_sizes: Sequence[int]) -> None:
+    def fit(self, samples: Sequence[Samples]) -> None:
         """See CostModel.fit."""
-        if len(labels) < MIN_SAMPLES:
+        if sum(len(s.labels) for s in samples) < self._min_samples:
             return
         import xgboost
 
+        features = np.concatenate([s.features for s in samples])
+        labels = np.concatenate([s.labels for s in samples])
         data = xgboost.DMatrix(features, labels, weight=np.maximum(labels, 0.05), nthread=self._threads)
         params = {**PARAMS, "seed": self._seed, "nthread": self._threads}
         self._booster = xgboost.train(params, data, ROUNDS)
 
-    def predict(self, features: np.ndarray) -> np.ndarray:
+    def predict(self, task: int, features: np.ndarray) -> np.ndarray:
         """See CostModel.predict."""
         if self._booster is None:
-            return self._random.predict(features)
+            return self._random.predict(task, features)
         return np.asarray(self._booster.inplace_predict(features), dtype=np.float64)
+
+
+def rank_accuracy(scores: np.ndarray, labels: np.ndarray, tie: float = 0.02) -> float | None:
+    """Share of pairs that the scores order as the labels do; pairs closer than `tie` do not count.
+
+    None if no pair counts; 0.5 is chance.
+    """
+    gap = labels[:, None] - labels[None]
+    counts = gap > tie
+    if not counts.any():
+        return None
+    order = scores[:, None] - scores[None]
+    right = (order > 0) + 0.5 * (order == 0)
+    return float(right[counts].mean())

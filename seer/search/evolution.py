@@ -8,11 +8,11 @@ candidates in each batch that is measured.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from seer.ir.sketch import Sketch
-from seer.search.cost_model import CostModel
 from seer.search.defaults import default_row
 from seer.search.features import features
 from seer.search.legal import legal
@@ -20,6 +20,19 @@ from seer.search.space import Space, space_of
 from seer.search.task import SearchTask
 
 Rows = dict[int, np.ndarray]  # sketch number -> canonical rows
+
+
+class Scorer(Protocol):
+    """A cost model as one task sees it."""
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Scores (P,), higher is better."""
+        ...
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether scores mean anything yet."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ class Searcher:
         return True
 
     def propose(
-        self, count: int, best: list[tuple[int, np.ndarray]], model: CostModel, rng: np.random.Generator
+        self, count: int, best: list[tuple[int, np.ndarray]], model: Scorer, rng: np.random.Generator
     ) -> list[tuple[int, np.ndarray]]:
         """Up to `count` new candidates, best first; fewer when the space is exhausted.
 
@@ -99,7 +112,7 @@ class Searcher:
         return out
 
     def _evolve(
-        self, count: int, best: list[tuple[int, np.ndarray]], model: CostModel, rng: np.random.Generator
+        self, count: int, best: list[tuple[int, np.ndarray]], model: Scorer, rng: np.random.Generator
     ) -> list[tuple[int, np.ndarray]]:
         """Candidates of all generations, highest score first."""
         population = self._first_population(best, rng)
@@ -111,7 +124,7 @@ class Searcher:
                 population = self._breed(population, scores, rng)
         return _best_of(scored, 4 * count)
 
-    def score(self, population: Rows, model: CostModel) -> dict[int, np.ndarray]:
+    def score(self, population: Rows, model: Scorer) -> dict[int, np.ndarray]:
         """The model's score of every row."""
         out = {}
         for k, rows in population.items():
@@ -145,6 +158,10 @@ class Searcher:
     def _enumerate_more(self, count: int, rng: np.random.Generator) -> Rows:
         """A last look for unseen rows in a space that is nearly exhausted."""
         return {k: self._legal(k, self.spaces[k].sample(64 * count, rng)) for k in self.bred}
+
+    def is_legal(self, k: int, row: np.ndarray) -> bool:
+        """Whether one row may be measured."""
+        return len(self._legal(k, row[None])) == 1
 
     def _legal(self, k: int, rows: np.ndarray) -> np.ndarray:
         kept: np.ndarray = rows[legal(self.sketches[k], rows, self.task.target)]

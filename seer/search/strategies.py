@@ -1,18 +1,30 @@
-"""Strategies: which model, which scheduler, which evolution; found by name."""
+"""Strategies: which families, models, scheduler and evolution; found by name, varied by options.
+
+    ansor         one model over all tasks, gradient scheduler
+    familyseer    a model for each family, and foresee tuning, as the paper has it
+    seer          nested families, foresee by the model's trustworthiness, transfer of parameters
+    random        no model, every task in turn
+
+Options change one part alone: "seer,foresee=0", "familyseer,families=ind", "ansor,crossover=0".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from seer.errors import UserError
 from seer.search.cost_model import CostModel, RandomModel, XGBoostModel
 from seer.search.evolution import EvolutionOptions
+from seer.search.families import RULES, families_of
+from seer.search.family_model import FamilyModels, NestedModels
 from seer.search.scheduler import GradientScheduler, RoundRobinScheduler, TaskScheduler
+from seer.search.task import SearchTask
 
 # Measurements of one round, when there is budget enough for several rounds of every task.
 ROUND_TRIALS = 64
 MIN_ROUND_TRIALS = 8
+FORESEE_TRIALS = 16  # the paper's
 
 
 @dataclass(frozen=True)
@@ -20,15 +32,23 @@ class Strategy:
     """One way to search.
 
     Attributes:
-        make_model: the cost model of a run, from its seed.
+        make_model: the cost model of a run, from tasks, measurements of a round, and seed.
         make_scheduler: the task scheduler of a run.
         evolution: constants of the search inside a task.
+        families: the rule by which tasks are relatives (for foresee and transfer).
+        foresee: measurements of the round that a relative gets after each round; 0 for none.
+        is_adaptive: foresee more relatives where the model proves trustworthy, fewer where not.
+        transfer: seed a task's search with the best parameters of its relatives.
     """
 
     name: str
-    make_model: Callable[[int], CostModel]
+    make_model: Callable[[Strategy, Sequence[SearchTask], int, int], CostModel]
     make_scheduler: Callable[[], TaskScheduler]
     evolution: EvolutionOptions = field(default_factory=EvolutionOptions)
+    families: str = "none"
+    foresee: int = 0
+    is_adaptive: bool = False
+    transfer: bool = False
 
     def round_trials(self, trials: int | None, n_tasks: int) -> int:
         """Measurements of a round: fewer if the budget would not give every task several rounds."""
@@ -47,15 +67,41 @@ def register_strategy(strategy: Strategy) -> Strategy:
     return strategy
 
 
-def strategy_of(name: str) -> Strategy:
-    """The strategy called `name`.
+def strategy_of(text: str) -> Strategy:
+    """The strategy of a name, with options: "seer,foresee=0,transfer=0".
 
     Raises:
-        UserError: if there is none.
+        UserError: if the name or an option is unknown.
     """
+    name, *options = text.split(",")
     if name not in _STRATEGIES:
         raise UserError(f"unknown strategy {name!r}; seer has {', '.join(_STRATEGIES)}")
-    return _STRATEGIES[name]
+    out = _STRATEGIES[name]
+    for option in options:
+        out = _with_option(out, text, option)
+    return replace(out, name=text)
+
+
+def _with_option(strategy: Strategy, text: str, option: str) -> Strategy:
+    key, _, value = option.partition("=")
+    if key == "families" and value in RULES:
+        return replace(strategy, families=value)
+    if value.isdigit():
+        n = int(value)
+        match key:
+            case "foresee":
+                return replace(strategy, foresee=n, is_adaptive=strategy.is_adaptive and n > 0)
+            case "transfer":
+                return replace(strategy, transfer=bool(n))
+            case "adaptive":
+                return replace(strategy, is_adaptive=bool(n))
+            case "crossover":
+                share = EvolutionOptions().crossover if n else 0.0
+                return replace(strategy, evolution=replace(strategy.evolution, crossover=share))
+    raise UserError(
+        f"strategy {text!r}: {option!r} is no option; there are families={'|'.join(RULES)}, foresee=N, "
+        "transfer=0|1, adaptive=0|1, crossover=0|1"
+    )
 
 
 def strategy_names() -> list[str]:
@@ -65,7 +111,40 @@ def strategy_names() -> list[str]:
 
 DEFAULT = "ansor"
 
-register_strategy(Strategy("ansor", XGBoostModel, GradientScheduler))
+
+def _one_model(_s: Strategy, _t: Sequence[SearchTask], _n: int, seed: int) -> CostModel:
+    return XGBoostModel(seed)
+
+
+def _family_models(s: Strategy, tasks: Sequence[SearchTask], round_trials: int, seed: int) -> CostModel:
+    return FamilyModels(families_of(tasks, s.families), round_trials, seed)
+
+
+def _nested_models(s: Strategy, tasks: Sequence[SearchTask], _n: int, seed: int) -> CostModel:
+    levels = [families_of(tasks, rule) for rule in dict.fromkeys((s.families, "op", "none"))]
+    return NestedModels(levels, seed)
+
+
+def _no_model(_s: Strategy, _t: Sequence[SearchTask], _n: int, seed: int) -> CostModel:
+    return RandomModel(seed)
+
+
+register_strategy(Strategy("ansor", _one_model, GradientScheduler))
 register_strategy(
-    Strategy("random", RandomModel, RoundRobinScheduler, EvolutionOptions(population=256, generations=0))
+    Strategy("familyseer", _family_models, GradientScheduler, families="op", foresee=FORESEE_TRIALS)
+)
+register_strategy(
+    Strategy(
+        "seer",
+        _nested_models,
+        GradientScheduler,
+        EvolutionOptions(population=4096),
+        families="auto",
+        foresee=MIN_ROUND_TRIALS,
+        is_adaptive=True,
+        transfer=True,
+    )
+)
+register_strategy(
+    Strategy("random", _no_model, RoundRobinScheduler, EvolutionOptions(population=256, generations=0))
 )

@@ -14,9 +14,13 @@ import numpy as np
 from seer import flags
 from seer.runtime.measure import Measurer, MeasureResult
 from seer.runtime.records import MeasureRecord, Records
+from seer.search.cost_model import CostModel, Samples, rank_accuracy
 from seer.search.events import Callback, TaskStatus, TuneEvent, ignore
 from seer.search.evolution import Searcher
+from seer.search.families import families_of
+from seer.search.family_model import NestedModels
 from seer.search.features import features
+from seer.search.foresee import relatives_to_foresee, transfer
 from seer.search.scheduler import TaskState
 from seer.search.strategies import Strategy
 from seer.search.task import SearchTask
@@ -24,6 +28,7 @@ from seer.search.task import SearchTask
 Candidate = tuple[int, np.ndarray]
 
 FINALISTS = 4
+TRANSFERRED = 4  # best candidates that each relative hands over
 
 
 def _id(candidate: Candidate) -> tuple[int, bytes]:
@@ -98,6 +103,7 @@ def tune_tasks(
             if k is None:
                 break
             run.round(k)
+            run.foresee(k)
         run.finish()
     except KeyboardInterrupt:
         interrupted = True
@@ -177,6 +183,21 @@ class _Task:
         )
 
 
+@dataclass(frozen=True)
+class TaskModel:
+    """The cost model as one task sees it."""
+
+    model: CostModel
+    task: int
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        return self.model.predict(self.task, features)
+
+    @property
+    def is_trained(self) -> bool:
+        return self.model.is_trained(self.task)
+
+
 class _Run:
     """The state of one tuning run."""
 
@@ -194,8 +215,10 @@ class _Run:
         self.measurer, self.records, self.strategy = measurer, records, strategy
         self.budget, self.seconds, self.seed, self.callback = trials, seconds, seed, callback
         self.scheduler = strategy.make_scheduler()
-        self.model = strategy.make_model(seed)
         self.round_trials = strategy.round_trials(trials, len(tasks))
+        self.model = strategy.make_model(strategy, tasks, self.round_trials, seed)
+        self.families = families_of(tasks, strategy.families)
+        self.rank_accuracy: float | None = None
         self.errors: Counter[str] = Counter()
         self.trials = self.new_trials = 0
         self.start = time.perf_counter()
@@ -245,11 +268,14 @@ class _Run:
 
     # -- a round -------------------------------------------------------------------------------
 
-    def round(self, k: int) -> None:
-        """Propose, measure, record, learn: one task, one batch."""
+    def round(self, k: int, count: int | None = None) -> None:
+        """Propose, measure, record, learn: one task, one batch.
+
+        With a `count` it is a foreseen round, which does not count as a visit of the task.
+        """
         t = self.tasks[k]
         started = time.perf_counter()
-        batch = self._propose(t)
+        batch = self._propose(k, count or self.round_trials)
         self.search_s += time.perf_counter() - started
         if not batch:
             t.state.is_exhausted = True
@@ -260,23 +286,61 @@ class _Run:
         results = self.measurer.measure(sketches[0], [(sketches[s], row) for s, row in batch], t.best_s)
         self._record(t, batch, results)
         started = time.perf_counter()
+        self._test(k, len(batch))
         self._learn()
         self.search_s += time.perf_counter() - started
         t.rounds += 1
-        t.state.history.append(t.best_s)
+        if count is None:
+            t.state.history.append(t.best_s)
+        else:
+            t.state.history[-1] = t.best_s
         flags.debug(
             "search", lambda: f"{t.task!r}: round {t.rounds}, {len(batch)} trials, best {t.best_s:.3e} s"
         )
         self.tell("measured", k)
 
-    def _propose(self, t: _Task) -> list[Candidate]:
-        count = min(self.round_trials, self.left())
+    def foresee(self, k: int) -> None:
+        """Short rounds for the most promising relatives of task k, ranked by what was just learnt."""
+        states = [t.state for t in self.tasks]
+        for j in relatives_to_foresee(self.strategy, self.families, states, k, self._trust(k)):
+            if self.has_budget():
+                self.round(j, min(self.strategy.foresee, self.round_trials))
+
+    def _trust(self, k: int) -> float:
+        """How well candidates of task k's family were ordered before they were measured."""
+        return self.model.accuracy(k) if isinstance(self.model, NestedModels) else 1.0
+
+    def _propose(self, k: int, count: int) -> list[Candidate]:
+        t = self.tasks[k]
+        count = min(count, self.left())
         batch, t.pending = t.pending[:count], t.pending[count:]
         if len(batch) < count:
             best = t.best(self.strategy.evolution.population // 5)
             rng = _stream(self.seed, t.task.key, t.rounds)
-            batch += t.searcher.propose(count - len(batch), best, self.model, rng)
+            parents = best + self._transferred(k)
+            batch += t.searcher.propose(count - len(batch), parents, TaskModel(self.model, k), rng)
         return batch
+
+    def _transferred(self, k: int) -> list[Candidate]:
+        """The best parameters of relatives, made to fit task k."""
+        if not self.strategy.transfer:
+            return []
+        out = []
+        for j, other in enumerate(self.tasks):
+            if j != k and self.families[j] == self.families[k]:
+                out += transfer(other.searcher, other.best(TRANSFERRED), self.tasks[k].searcher)
+        return out
+
+    def _test(self, k: int, count: int) -> None:
+        """Compare what the model thought of the last batch with what was measured."""
+        t = self.tasks[k]
+        if not self.model.is_trained(k):
+            return
+        scores = self.model.predict(k, np.stack(t.matrix[-count:]))
+        found = rank_accuracy(scores, t.labels()[-count:])
+        if found is not None:
+            past = found if self.rank_accuracy is None else self.rank_accuracy
+            self.rank_accuracy = 0.8 * past + 0.2 * found
 
     def _record(self, t: _Task, batch: list[Candidate], results: list[MeasureResult]) -> None:
         self.records.append(self._as_record(t, c, r, "trial") for c, r in zip(batch, results, strict=True))
@@ -321,12 +385,13 @@ class _Run:
             t.finals = {_id(c): r.seconds for c, r in pairs}
 
     def _learn(self) -> None:
-        measured = [t for t in self.tasks if t.candidates and math.isfinite(t.best_s)]
-        if not measured:
-            return
-        matrix = np.stack([f for t in measured for f in t.matrix])
-        labels = np.concatenate([t.labels() for t in measured])
-        self.model.fit(matrix, labels, [len(t.candidates) for t in measured])
+        samples = [
+            Samples(k, np.stack(t.matrix), t.labels())
+            for k, t in enumerate(self.tasks)
+            if math.isfinite(t.best_s)
+        ]
+        if samples:
+            self.model.fit(samples)
 
     # -- telling -------------------------------------------------------------------------------
 
@@ -344,6 +409,7 @@ class _Run:
                 sum(s.weight * s.best_s for s in statuses),
                 time.perf_counter() - self.start,
                 dict(self.errors),
+                self.rank_accuracy,
             )
         )
 

@@ -1,0 +1,159 @@
+"""Families, their models, foresee tuning and transfer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from programs import conv, depthwise, gelu, matmul, softmax
+
+from seer.errors import UserError
+from seer.runtime.target import Target
+from seer.search.cost_model import Samples, rank_accuracy
+from seer.search.evolution import Searcher
+from seer.search.families import RULES, families_of
+from seer.search.family_model import FamilyModels, NestedModels
+from seer.search.features import features
+from seer.search.foresee import relatives_to_foresee, transfer
+from seer.search.scheduler import TaskState
+from seer.search.space import space_of
+from seer.search.strategies import strategy_of
+from seer.search.task import SearchTask
+
+TARGET = Target.parse("llvm -cpu=skylake-avx512 -threads=2")
+
+
+def tasks() -> list[SearchTask]:
+    dags = [
+        conv(14, 14, 32, 64, 3),
+        conv(28, 28, 32, 64, 3),
+        conv(14, 14, 32, 64, 1),
+        depthwise(14, 14, 32),
+        matmul(64, 64, 64),
+        matmul(64, 64, 64, relu=False),
+        softmax(16, 64),
+        gelu(3, 37),
+    ]
+    return [SearchTask(d, TARGET) for d in dags]
+
+
+def groups(rule: str) -> list[set[int]]:
+    names = families_of(tasks(), rule)
+    return [{k for k, n in enumerate(names) if n == f} for f in dict.fromkeys(names)]
+
+
+def test_the_papers_families() -> None:
+    assert groups("op") == [{0, 1, 2}, {3}, {4, 5}, {6}, {7}]
+    assert groups("hash") == [{0, 1}, {2}, {3}, {4}, {5}, {6}, {7}]
+    assert groups("ind") == [{k} for k in range(8)]
+    assert groups("none") == [set(range(8))]
+
+
+def test_similar_tasks_are_one_family_and_others_are_not() -> None:
+    found = groups("auto")
+    assert {0, 1} in found  # the same convolution on another image
+    assert {2} in found  # 1x1: a matmul in disguise
+    assert {4, 5} in found
+    with pytest.raises(UserError, match="unknown families 'fun'; seer has op"):
+        families_of(tasks(), "fun")
+    assert set(RULES) == {"op", "hash", "ind", "auto", "none"}
+
+
+def test_rank_accuracy() -> None:
+    labels = np.array([0.1, 0.5, 1.0])
+    assert rank_accuracy(labels, labels) == 1.0
+    assert rank_accuracy(-labels, labels) == 0.0
+    assert rank_accuracy(np.zeros(3), labels) == 0.5
+    assert rank_accuracy(labels, np.ones(3)) is None
+
+
+def samples(k: int, count: int, sign: float, seed: int = 0) -> Samples:
+    """Labels that rise with the unrolling and vector tile (or fall, with sign -1)."""
+    task = tasks()[k]
+    sketch = task.sketches[1]
+    rows = space_of(sketch, TARGET).sample(count, np.random.default_rng(seed))
+    matrix = features(sketch, rows, TARGET)
+    value = sign * (matrix[:, 10] + matrix[:, 11])
+    labels = (value - value.min()) / (np.ptp(value) + 1e-9)
+    return Samples(k, matrix, labels * 0.9 + 0.1)
+
+
+def accuracy(model: FamilyModels | NestedModels, s: Samples) -> float:
+    found = rank_accuracy(model.predict(s.task, s.features), s.labels)
+    assert found is not None
+    return found
+
+
+def test_a_family_learns_from_its_members_alone() -> None:
+    names = families_of(tasks(), "op")
+    model = FamilyModels(names, round_trials=8)
+    model.fit([samples(0, 200, 1.0), samples(4, 200, -1.0)])
+    assert [model.is_trained(k) for k in range(8)] == [True, True, True, False, True, True, False, False]
+    assert accuracy(model, samples(1, 200, 1.0, seed=9)) > 0.7  # a relative that was never measured
+    assert accuracy(model, samples(5, 200, -1.0, seed=9)) > 0.7
+
+
+def test_a_family_warms_up() -> None:
+    model = FamilyModels(families_of(tasks(), "op"), round_trials=64)
+    model.fit([samples(0, 100, 1.0)])
+    assert not model.is_trained(0)  # three convolutions: 3 x 64 measurements are needed
+    model.fit([samples(0, 100, 1.0), samples(1, 100, 1.0)])
+    assert model.is_trained(2)
+
+
+def test_nested_models_choose_the_level_that_predicts() -> None:
+    ts = tasks()
+    levels = [families_of(ts, r) for r in ("auto", "none")]
+    model = NestedModels(levels)
+    assert not model.is_trained(0)
+    parts = [samples(0, 300, 1.0), samples(4, 300, -1.0)]
+    for end in range(20, 301, 20):  # rounds: contradicting families confuse the wide model
+        model.fit([Samples(s.task, s.features[:end], s.labels[:end]) for s in parts])
+    assert model.accuracy(0) > 0.7
+    assert accuracy(model, samples(0, 200, 1.0, seed=5)) > 0.75
+    assert accuracy(model, samples(4, 200, -1.0, seed=5)) > 0.75
+    assert model.level_of(7) == 1  # never measured: the widest is all there is
+
+
+def test_foresee_takes_the_steepest_relative() -> None:
+    ts = tasks()
+    names = families_of(ts, "op")
+    states = [TaskState(t, [1.0, 0.9]) for t in ts]
+    states[2] = TaskState(ts[2], [9.0, 5.0])
+    paper = strategy_of("familyseer")
+    assert relatives_to_foresee(paper, names, states, 0, 1.0) == [2]
+    assert relatives_to_foresee(paper, names, states, 3, 1.0) == []  # no relatives
+    assert relatives_to_foresee(strategy_of("familyseer,foresee=0"), names, states, 0, 1.0) == []
+    states[2].is_exhausted = True
+    assert relatives_to_foresee(paper, names, states, 0, 1.0) == [1]
+
+
+def test_an_adaptive_foresee_trusts_the_model_as_far_as_it_was_right() -> None:
+    ts = tasks()
+    states = [TaskState(t, [1.0]) for t in ts]
+    names = ["one"] * len(ts)
+    counts = [
+        len(relatives_to_foresee(strategy_of("seer"), names, states, 0, trust))
+        for trust in (0.4, 0.5, 0.75, 1)
+    ]
+    assert counts == [0, 0, 2, 3]
+
+
+def test_parameters_transfer_by_name() -> None:
+    a, b = (Searcher(SearchTask(conv(n, n, 32, 64, 3), TARGET)) for n in (28, 7))
+    rows = space_of(a.sketches[1], TARGET).sample(50, np.random.default_rng(0))
+    rows = rows[[a.is_legal(1, r) for r in rows]]
+    moved = transfer(a, [(1, r) for r in rows], b)
+    assert 0 < len(moved) <= len(rows)
+    for k, row in moved:
+        assert b.sketches[k].key == a.sketches[1].key
+        np.testing.assert_array_equal(b.sketches[k].canonical(row[None])[0], row)
+    assert transfer(a, [(1, rows[0])], Searcher(SearchTask(gelu(3, 37), TARGET))) == []
+
+
+def test_options_change_one_part() -> None:
+    base = strategy_of("seer")
+    assert (strategy_of("seer,foresee=32").foresee, base.foresee) == (32, 8)
+    assert not strategy_of("seer,transfer=0").transfer
+    assert strategy_of("familyseer,families=ind").families == "ind"
+    assert strategy_of("ansor,crossover=0").evolution.crossover == 0
+    assert strategy_of("seer,foresee=0").name == "seer,foresee=0"
