@@ -1,0 +1,205 @@
+"""Lowering: tiles of any size, for any width of vectors, compute what the tensor expressions say.
+
+tests/test_kernels.py draws rows as the search does; here tile sizes are arbitrary, so most tiles are
+ragged, and the interpreter finds reads of what was never written and races of parallel loops.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from programs import (
+    batch_matmul,
+    column_max,
+    conv,
+    decay,
+    depthwise,
+    gather,
+    gelu,
+    layer_norm,
+    matmul,
+    max_pool,
+    random_inputs,
+    reshape,
+    row_sum,
+    softmax,
+    total,
+    transpose,
+)
+
+from seer.codegen.lower import LoweredKernel, lower
+from seer.ir.dag import ComputeDAG
+from seer.ir.expr import all_of, call, select
+from seer.ir.interp import eval_dag, run_program
+from seer.ir.loops import For, If, LoopKind, Scope, walk_stmts
+from seer.ir.printer import print_program
+from seer.ir.sketch import Sketch
+from seer.ir.tensor import SUM, compute, placeholder, reduce_axis
+from seer.ir.verify import verify_program
+from seer.runtime.target import Target
+from seer.search.defaults import default_row
+from seer.search.rules import generate_sketches
+
+# 4, 8 and 16 lanes of float32.
+TARGETS = [Target.parse(f"llvm -cpu={c} -threads=2") for c in ("x86-64", "haswell", "skylake-avx512")]
+
+
+def dilated(h: int, c: int) -> ComputeDAG:
+    """A padded 3-tap convolution over rows, dilated by 2, then squared: reads with gaps between them."""
+    x, f = placeholder((h, c), name="x"), placeholder((3, c), name="f", constant=True)
+    padded = compute((h + 4, c), lambda i, j: select(all_of(i >= 2, i < h + 2), x[i - 2, j], 0.0), "padded")
+    r = reduce_axis(3, "r")
+    y = compute((h, c), lambda i, j: padded[i + r.var * 2, j] * f[r.var, j], "y", reduce=[r], reducer=SUM)
+    return ComputeDAG(compute((h, c), lambda i, j: y[i, j] * y[i, j], "out"), [x, f])
+
+
+def normalised_matmul(m: int, n: int, k: int) -> ComputeDAG:
+    """Rows divided by their sum of squares, then a matmul: a reduction before a tiled reduction."""
+    a, b = placeholder((m, k), name="a"), placeholder((k, n), name="b")
+    r, s = reduce_axis(k, "r"), reduce_axis(k, "s")
+    size = compute((m,), lambda i: a[i, r.var] * a[i, r.var], "size", reduce=[r], reducer=SUM)
+    unit = compute((m, k), lambda i, j: a[i, j] / call("sqrt", size[i] + 1.0), "unit")
+    y = compute((m, n), lambda i, j: unit[i, s.var] * b[s.var, j], "y", reduce=[s], reducer=SUM)
+    return ComputeDAG(y, [a, b])
+
+
+DAGS: dict[str, ComputeDAG] = {
+    "matmul": matmul(7, 19, 5),
+    "matmul_variable": matmul(5, 18, 3, constant=False),
+    "matmul_column": matmul(11, 1, 3),
+    "matmul_row": matmul(1, 23, 1),
+    "matmul_empty_sum": matmul(3, 5, 0),
+    "matmul_empty": matmul(0, 5, 4),
+    "normalised_matmul": normalised_matmul(3, 17, 5),
+    "batch_matmul": batch_matmul(2, 3, 5, 3),
+    "conv": conv(3, 3, 2, 5, 3),
+    "conv_stride": conv(5, 3, 1, 3, 3, stride=2),
+    "depthwise": depthwise(3, 3, 7),
+    "dilated": dilated(7, 5),
+    "max_pool": max_pool(5, 4, 3),
+    "softmax": softmax(3, 19),
+    "softmax_one": softmax(1, 1),
+    "layer_norm": layer_norm(2, 23),
+    "row_sum": row_sum(3, 67),
+    "column_max": column_max(5, 13),
+    "total": total(3, 29),
+    "decay": decay(5, 7),
+    "gelu": gelu(3, 23),
+    "gelu_scalar": gelu(),
+    "gelu_empty": gelu(3, 0),
+    "transpose": transpose(7, 5),
+    "reshape": reshape(2, 3, 5),
+    "gather": gather(5, 3, 7),
+}
+
+
+def any_rows(sketch: Sketch, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Canonical rows whose tiles have any size, whether or not the search would draw them."""
+    rows = np.ones((count, len(sketch.params)), dtype=np.int64)
+    for c, p in enumerate(sketch.params):
+        if p.kind == "tile":
+            tiled = rng.random(count) < 0.7
+            rows[:, c] = np.where(tiled, rng.integers(1, min(p.extent, 24) + 3, count), 1)
+        else:
+            rows[:, c] = rng.choice(p.choices, count)
+    return sketch.canonical(rows)
+
+
+def run_lowered(lowered: LoweredKernel, inputs: dict[str, np.ndarray], seed: int) -> np.ndarray:
+    *ins, last = lowered.args
+    arrays = {a.name: inputs[a.name] if a.pack is None else a.pack.apply(inputs[a.name]) for a in ins}
+    out = np.full(last.shape, np.nan, last.dtype)
+    run_program(lowered.program, {**arrays, last.name: out}, seed)
+    return out
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
+@pytest.mark.parametrize("name", DAGS)
+def test_any_tile_computes_the_same(name: str, target: Target) -> None:
+    dag = DAGS[name]
+    inputs = random_inputs(dag, seed=5)
+    expected = eval_dag(dag, inputs)
+    rng = np.random.default_rng(zlib.crc32(f"{name} {target.cpu}".encode()))
+    for sketch in generate_sketches(dag, target):
+        for row in (default_row(sketch, target), *any_rows(sketch, 2, rng)):
+            lowered = lower(sketch, row, target)
+            what = f"{sketch.key} {sketch.values(row)}"
+            verify_program(lowered.program)
+            out = run_lowered(lowered, inputs, seed=int(row.sum()))
+            np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-5, err_msg=what)
+
+
+# -- structure -------------------------------------------------------------------------------------
+
+AVX2 = TARGETS[1]
+
+
+def tiled(dag: ComputeDAG, **values: int) -> LoweredKernel:
+    """The register-tiled sketch with every parameter at its smallest but those given."""
+    sketch = generate_sketches(dag, AVX2)[1]
+    row = {p.name: 1 if p.kind == "tile" else p.choices[0] for p in sketch.params}
+    changed = {k.replace("_", "."): v for k, v in values.items()}
+    return lower(sketch, sketch.row({**row, **changed}), AVX2)
+
+
+def count(lowered: LoweredKernel, kind: type | LoopKind) -> int:
+    stmts = walk_stmts(lowered.program.body)
+    if isinstance(kind, LoopKind):
+        return sum(isinstance(s, For) and s.kind is kind for s in stmts)
+    return sum(isinstance(s, kind) for s in stmts)
+
+
+def test_tiles_that_divide_an_extent_need_no_second_version() -> None:
+    even = tiled(matmul(12, 32, 4), c_i0_3=4, c_i1_3=16)
+    assert count(even, If) == 0
+    registers = [b.shape for b in even.program.buffers if b.scope is Scope.REGISTER]
+    assert registers == [(4, 2, 8)]
+
+
+def test_a_ragged_tile_has_a_version_for_each_end() -> None:
+    ragged = tiled(matmul(13, 37, 4), c_i0_3=4, c_i1_3=16)
+    registers = sorted(b.shape for b in ragged.program.buffers if b.scope is Scope.REGISTER)
+    # 4 or 1 rows; two vectors, or the 5 columns that are left.
+    assert registers == sorted([(4, 2, 8), (4, 5), (1, 2, 8), (1, 5)])
+    assert count(ragged, If) == 3
+
+
+def test_parallel_loops_fuse_and_stand_at_the_top() -> None:
+    lowered = tiled(matmul(12, 32, 4), c_i0_3=4, c_i1_3=8, c_parallel=1)
+    assert count(lowered, LoopKind.PARALLEL) == 1
+    serial = tiled(matmul(12, 32, 4), c_i0_3=4, c_i1_3=8, c_parallel=0)
+    assert count(serial, LoopKind.PARALLEL) == 0
+
+
+def test_packing_a_weight_changes_the_argument_alone() -> None:
+    dag = matmul(12, 32, 4)
+    plain, packed = tiled(dag, c_i1_3=8, c_pack_b=0), tiled(dag, c_i1_3=8, c_pack_b=1)
+    assert [a.pack is None for a in plain.args] == [True] * 4
+    assert [a.pack is None for a in packed.args] == [True, False, True, True]
+    assert packed.args[1].size_bytes == plain.args[1].size_bytes == 4 * 32 * 4
+    inputs = random_inputs(dag)
+    np.testing.assert_array_equal(run_lowered(plain, inputs, 0), run_lowered(packed, inputs, 0))
+
+
+def test_a_packed_weight_is_padded_to_whole_tiles() -> None:
+    packed = tiled(matmul(12, 37, 5), c_i1_3=8, c_pack_b=1)
+    pack = packed.args[1].pack
+    assert pack is not None
+    assert packed.args[1].size_bytes == 5 * 40 * 4
+    assert sorted(n for n in pack.shape if n > 1) == [5, 5, 8]
+
+
+def test_rows_that_mean_the_same_lower_to_the_same_text() -> None:
+    """Trip counts beyond what an axis can use are cut."""
+    for name in ("matmul", "conv", "softmax"):
+        for sketch in generate_sketches(DAGS[name], AVX2):
+            (row,) = any_rows(sketch, 1, np.random.default_rng(0))
+            for columns in sketch.tile_axes.values():
+                row[columns[-1]] = sketch.params[columns[0]].extent
+            larger = row.copy()
+            for columns in sketch.tile_axes.values():
+                larger[list(columns)] += 5
+            text = print_program(lower(sketch, row, AVX2).program)
+            assert print_program(lower(sketch, larger, AVX2).program) == text
