@@ -55,6 +55,13 @@ def dilated(h: int, c: int) -> ComputeDAG:
     return ComputeDAG(compute((h, c), lambda i, j: y[i, j] * y[i, j], "out"), [x, f])
 
 
+def differences(h: int, c: int) -> ComputeDAG:
+    """A producer read at three places, the first of them last."""
+    x = placeholder((h + 3, c), name="x")
+    e = compute((h + 3, c), lambda i, j: call("exp", x[i, j]), "e")
+    return ComputeDAG(compute((h, c), lambda i, j: e[i + 1, j] * e[i + 3, j] - e[i, j], "y"), [x])
+
+
 def normalised_matmul(m: int, n: int, k: int) -> ComputeDAG:
     """Rows divided by their sum of squares, then a matmul: a reduction before a tiled reduction."""
     a, b = placeholder((m, k), name="a"), placeholder((k, n), name="b")
@@ -78,6 +85,7 @@ DAGS: dict[str, ComputeDAG] = {
     "conv_stride": conv(5, 3, 1, 3, 3, stride=2),
     "depthwise": depthwise(3, 3, 7),
     "dilated": dilated(7, 5),
+    "differences": differences(7, 5),
     "max_pool": max_pool(5, 4, 3),
     "softmax": softmax(3, 19),
     "softmax_one": softmax(1, 1),
