@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import medians, with_fast_numpy
+from benchmarks.timing import with_fast_numpy
 
 if __name__ == "__main__":
     with_fast_numpy()
@@ -25,6 +25,7 @@ import seer
 from benchmarks.cases import DEFAULTS, Case, parse
 from benchmarks.peers import close, limit_threads, optional
 from benchmarks.report import Row, table, write_json
+from seer.runtime.timing import medians
 
 COLUMNS = ("case", "system", "threads", "median_ms", "gflops", "vs_numpy", "trials", "seconds")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import medians, with_fast_numpy
+from benchmarks.timing import with_fast_numpy
 
 if __name__ == "__main__":
     with_fast_numpy()
@@ -25,6 +25,7 @@ from benchmarks.report import Row, table, write_json
 from benchmarks.torch_models import torch_runner
 from seer.cli import random_inputs
 from seer.graph import reference
+from seer.runtime.timing import medians
 
 DEFAULTS = ("mlp", "digits", "resnet18", "mobilenet_v2", "bert_base")
 COLUMNS = ("case", "system", "threads", "median_ms", "vs_seer", "trials", "seconds")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,14 @@ from seer import driver, zoo
 from seer.errors import SeerError, UserError
 from seer.graph import reference
 from seer.graph.graph import Graph
+from seer.graph.partition import partition
+from seer.graph.passes import optimize
 from seer.runtime.model import CompiledModel
 from seer.runtime.target import Target
+from seer.runtime.timing import medians
+from seer.search.families import RULES, families_of
 from seer.search.strategies import DEFAULT, strategy_names
+from seer.search.task import tasks_of
 from seer.version import __version__
 
 Run = Callable[[], Any]
@@ -53,13 +56,23 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--trials", type=int, help="measurements in all (default: 64 per task)")
     tune.add_argument("--seconds", type=float, help="wall time")
     tune.add_argument("--seed", type=int, help="decides every random choice (default 0)")
-    tune.add_argument("--strategy", default=DEFAULT, choices=strategy_names(), help="how to search")
+    tune.add_argument(
+        "--strategy",
+        default=DEFAULT,
+        help=f"how to search: {', '.join(strategy_names())} (default {DEFAULT})",
+    )
+    tune.add_argument("--warm", type=Path, metavar="RECORDS", help="start from records of other models")
     tune.add_argument("--compare", action="store_true", help="then time tuned, untuned and NumPy")
     tune.set_defaults(command=_tune)
 
+    families = commands.add_parser("families", help="show which kernels of a model are relatives, and why")
+    _model_arguments(families)
+    families.add_argument("--rule", default="auto", choices=[r for r in RULES if r != "none"])
+    families.set_defaults(command=_families)
+
     bench = commands.add_parser("bench", help="time a model: tuned (with --records), untuned and NumPy")
     _model_arguments(bench)
-    bench.add_argument("--repeat", type=int, default=10, help="runs of each (default 10)")
+    bench.add_argument("--repeat", type=int, default=10, help="turns of each (default 10)")
     bench.set_defaults(command=_bench)
     return parser
 
@@ -110,6 +123,7 @@ def _tune(args: argparse.Namespace) -> int:
         records=args.records,
         seed=args.seed,
         strategy=args.strategy,
+        store=args.warm,
     )
     print(result)
     tuned = driver.compile(model, target, result.records)
@@ -117,6 +131,18 @@ def _tune(args: argparse.Namespace) -> int:
     _report(model, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
     if args.records is not None:
         print(f"records: {args.records}")
+    return 0
+
+
+def _families(args: argparse.Namespace) -> int:
+    model, target = _load(args)
+    tasks = tasks_of(partition(optimize(model)), target)
+    names = families_of(tasks, args.rule)
+    for family in dict.fromkeys(names):
+        members = [t for t, n in zip(tasks, names, strict=True) if n == family]
+        print(f"{family}: {len(members)} of {len(tasks)} tasks")
+        for t in members:
+            print(f"  {t.weight} x {t.name}")
     return 0
 
 
@@ -141,25 +167,14 @@ def _report(model: Graph, compiled: Mapping[str, CompiledModel], repeat: int, wi
         print(f"{name:8} relative error {error:.1e}")
     if with_numpy:
         runs["numpy"] = lambda: reference.run(model, feed)
-    medians = interleaved_medians(runs, repeat)
-    first = next(iter(medians.values()))
-    for name, seconds in medians.items():
+    seconds_of = medians(runs, repeat)
+    first = next(iter(seconds_of.values()))
+    for name, seconds in seconds_of.items():
         print(f"{name:8} {1e3 * seconds:10.3f} ms   {seconds / first:6.2f}x")
 
 
 def _call(model: CompiledModel, feed: Mapping[str, Any]) -> Any:
     return model(**feed)
-
-
-def interleaved_medians(runs: Mapping[str, Run], repeat: int) -> dict[str, float]:
-    """Median seconds of each, run in turn so that a disturbance falls on all alike."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(max(1, repeat)):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(t) for name, t in times.items()}
 
 
 def random_inputs(model: Graph, seed: int = 0) -> dict[str, np.ndarray]:

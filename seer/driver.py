@@ -74,6 +74,7 @@ def tune(
     strategy: str = DEFAULT,
     progress: bool | Callback = True,
     measurer: Measurer | None = None,
+    store: RecordsLike = None,
 ) -> TuneResult:
     """Search for fast schedules of every kernel of a model.
 
@@ -86,9 +87,11 @@ def tune(
             stopped goes on where it was when it is started again with the same arguments. None keeps
             the records in memory, in the result.
         seed: decides every random choice (default: SEER_SEED, or 0).
-        strategy: how to search: "ansor" or "random".
+        strategy: how to search: "ansor", "familyseer", "seer" or "random", with options.
         progress: show a display; or a function that is called with every TuneEvent.
         measurer: what times candidates, instead of this machine.
+        store: records of other models to start warm from: cost models and best parameters of
+            families that they share with this one.
 
     Returns:
         What was found; pass its `records` to `compile`. Ctrl-C ends the search, not the program.
@@ -106,9 +109,21 @@ def tune(
         trials = 64 * len(tasks)
     seed = flags.seed() if seed is None else seed
     database = records if isinstance(records, Records) else Records(records)
-    with _display(progress) as callback, _measuring(measurer, chosen) as timer:
+    with (
+        _display(progress) as callback,
+        _measuring(measurer, chosen) as timer,
+        _opened(store, must_exist=True) as prior,
+    ):
         summary = tune_tasks(
-            tasks, timer, database, how, trials=trials, seconds=seconds, seed=seed, callback=callback
+            tasks,
+            timer,
+            database,
+            how,
+            trials=trials,
+            seconds=seconds,
+            seed=seed,
+            callback=callback,
+            store=prior,
         )
     return TuneResult(model.name, str(chosen), strategy, summary, database)
 

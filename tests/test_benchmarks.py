@@ -75,22 +75,13 @@ def test_models(tmp_path: Path) -> None:
 
 def test_search(tmp_path: Path) -> None:
     file = tmp_path / "s.json"
-    args = [
-        "--only",
-        "digits",
-        "--trials",
-        "40",
-        "--seeds",
-        "1",
-        "--strategies",
-        "random",
-        "--json",
-        str(file),
-    ]
-    assert search.main(args) == 0
+    picture = tmp_path / "s.png"
+    args = ["--only", "mlp", "--trials", "16", "--seeds", "1", "--json", str(file), "--plot", str(picture)]
+    assert search.main([*args, "--strategies", "random", "seer,foresee=0"]) == 0
     rows = json.loads(file.read_text())
     assert {"model", "strategy", "seed", "seconds", "measurements", "latency_ms"} <= set(rows[-1])
-    assert rows[-1]["measurements"] == 40
+    assert rows[-1]["measurements"] == 16
+    assert {r["strategy"] for r in rows} == {"random", "seer,foresee=0"}
 
 
 def test_throughput(tmp_path: Path) -> None:

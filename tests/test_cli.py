@@ -19,6 +19,13 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert "batch: 'int' = 1" in out or "batch: int = 1" in out
 
 
+def test_families(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["families", "resnet18", "--set", "image=64"]) == 0
+    out = capsys.readouterr().out
+    assert "conv2d window 3x3, intensity high, many rows" in out
+    assert "1 x dense 1x1000" in out
+
+
 def test_tune_and_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = str(tmp_path / "r.db")
     args = ["mlp", "--batch", "2", "--set", "features=20", "--records", records]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from programs import conv, depthwise, gelu, matmul, softmax
+from test_search import FakeMeasurer
 
 from seer.errors import UserError
+from seer.runtime.records import Records
 from seer.runtime.target import Target
 from seer.search.cost_model import Samples, rank_accuracy
 from seer.search.evolution import Searcher
@@ -18,6 +20,8 @@ from seer.search.scheduler import TaskState
 from seer.search.space import space_of
 from seer.search.strategies import strategy_of
 from seer.search.task import SearchTask
+from seer.search.tuner import tune_tasks
+from seer.search.warm import WarmStart
 
 TARGET = Target.parse("llvm -cpu=skylake-avx512 -threads=2")
 
@@ -157,3 +161,33 @@ def test_options_change_one_part() -> None:
     assert strategy_of("familyseer,families=ind").families == "ind"
     assert strategy_of("ansor,crossover=0").evolution.crossover == 0
     assert strategy_of("seer,foresee=0").name == "seer,foresee=0"
+
+
+def test_a_store_of_another_model_gives_a_warm_start() -> None:
+    store = Records()
+    other = [SearchTask(conv(n, n, 32, 64, 3), TARGET) for n in (28, 21)]
+    tune_tasks(other, FakeMeasurer(), store, strategy_of("seer"), trials=120)
+    mine = SearchTask(conv(35, 35, 32, 64, 3), TARGET)
+    warm = WarmStart.read(store, TARGET.key, exclude={mine.key})
+    family = families_of([mine], "auto")[0]
+    (prior,) = warm.samples([family])
+    assert prior.is_prior
+    assert len(prior.labels) == 120
+    assert prior.labels.max() == 1.0
+    seeds = warm.seeds(family, Searcher(mine))
+    assert 0 < len(seeds) <= 8
+    results = {}
+    for name, given in (("cold", None), ("warm", store)):
+        records = Records()
+        summary = tune_tasks([mine], FakeMeasurer(), records, strategy_of("seer"), trials=12, store=given)
+        results[name] = summary.latency_s
+    assert results["warm"] < 0.95 * results["cold"], results
+
+
+def test_a_store_says_nothing_of_the_task_itself() -> None:
+    store = Records()
+    task = tasks()[0]
+    tune_tasks([task], FakeMeasurer(), store, strategy_of("seer"), trials=20)
+    assert WarmStart.read(store, TARGET.key, exclude={task.key}).trials == {}
+    other_cpu = WarmStart.read(store, "another CPU", exclude=())
+    assert sum(len(w) for ws in other_cpu.trials.values() for w in ws) == 20

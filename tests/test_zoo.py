@@ -21,6 +21,7 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
     ("resnet18", {"image": 64}),
     ("resnet50", {"image": 32, "batch": 2}),
     ("mobilenet_v2", {"image": 64, "width": 0.5}),
+    ("mobilenet", {"image": 32, "width": 0.25}),
     ("bert_base", {"layers": 1, "seq_len": 37, "hidden": 96, "heads": 4, "vocabulary": 500}),
     ("bert_base", {"layers": 2, "seq_len": 16, "batch": 2, "hidden": 64, "heads": 2, "vocabulary": 99}),
 ]
@@ -28,6 +29,7 @@ FULL: list[tuple[str, dict[str, Any]]] = [
     ("resnet18", {}),
     ("resnet34", {}),
     ("resnet50", {}),
+    ("mobilenet", {}),
     ("mobilenet_v2", {}),
     ("bert_base", {}),
 ]

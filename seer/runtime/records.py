@@ -39,6 +39,9 @@ CREATE TABLE IF NOT EXISTS records (
     run_s REAL NOT NULL,
     created_at REAL NOT NULL,
     stage TEXT NOT NULL,
+    family TEXT NOT NULL,
+    features BLOB NOT NULL,
+    feature_version INTEGER NOT NULL,
     seer_version TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS records_by_workload ON records (workload_key, target_key, code_version);
@@ -46,7 +49,7 @@ CREATE INDEX IF NOT EXISTS records_by_workload ON records (workload_key, target_
 
 _COLUMNS = (
     "workload_key, target_key, sketch_key, params, seconds, error, message, seed, strategy, "
-    "build_s, run_s, created_at, stage"
+    "build_s, run_s, created_at, stage, family, features, feature_version"
 )
 
 
@@ -67,6 +70,9 @@ class MeasureRecord:
         build_s: time to lower and compile.
         run_s: time spent running it, checks included.
         created_at: seconds since 1970.
+        family: the workload's family (seer/search/families.py, "auto").
+        features: what the cost model saw of the candidate, float32; empty if nothing.
+        feature_version: the meaning of the features.
         stage: "trial", or "final" for the fastest of a run timed again, in turn with each other.
     """
 
@@ -83,6 +89,9 @@ class MeasureRecord:
     run_s: float = 0.0
     created_at: float = field(default_factory=time.time)
     stage: str = "trial"
+    family: str = ""
+    features: bytes = b""
+    feature_version: int = 0
 
     @property
     def ok(self) -> bool:
@@ -139,6 +148,9 @@ class Records:
                 r.run_s,
                 r.created_at,
                 r.stage,
+                r.family,
+                r.features,
+                r.feature_version,
                 __version__,
             )
             for r in records
@@ -147,9 +159,9 @@ class Records:
             with self._db:
                 self._db.executemany(
                     "INSERT INTO records (workload_key, target_key, code_version, sketch_key, params, "
-                    "seconds, error, message, seed, strategy, build_s, run_s, created_at, stage, "
-                    "seer_version) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    "seconds, error, message, seed, strategy, build_s, run_s, created_at, stage, family, "
+                    "features, feature_version, seer_version) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     rows,
                 )
         except sqlite3.Error as e:

@@ -31,11 +31,13 @@ class Samples:
         task: its number in the run.
         features: (N, n_features) float32, in the order in which they were measured.
         labels: (N,) best time of the task / time; 0 for failures.
+        is_prior: measurements of relatives from an earlier run.
     """
 
     task: int
     features: np.ndarray
     labels: np.ndarray
+    is_prior: bool = False
 
 
 class CostModel(Protocol):

@@ -76,6 +76,8 @@ class NestedModels:
                     self._models[number][family].fit(mine)
 
     def _test(self, s: Samples) -> None:
+        if s.is_prior:
+            return
         new = len(s.labels) - self._seen[s.task]
         self._seen[s.task] = len(s.labels)
         if new < 2:

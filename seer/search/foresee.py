@@ -41,16 +41,19 @@ def relatives_to_foresee(
 def transfer(source: Searcher, candidates: Sequence[Candidate], target: Searcher) -> list[Candidate]:
     """Candidates of one task as candidates of another: named parameters carry over.
 
-    A sketch stands for the one of the same key, or with the same parameters; trip counts are cut to
-    what the other task's axes can use.
+    Sketches correspond by their keys; trip counts are cut to what the other task's axes can use.
     """
-    out = []
-    for number, row in candidates:
-        values = source.sketches[number].values(row)
-        for k in target.bred:
-            sketch = target.sketches[k]
-            same = sketch.key == source.sketches[number].key
-            if same and {p.name for p in sketch.params} == set(values):
-                out.append((k, sketch.canonical(sketch.row(values)[None])[0]))
-                break
-    return [(k, row) for k, row in out if target.is_legal(k, row)]
+    moved = (
+        candidate_of(source.sketches[k].key, source.sketches[k].values(row), target) for k, row in candidates
+    )
+    return [c for c in moved if c is not None]
+
+
+def candidate_of(sketch_key: str, params: dict[str, int], target: Searcher) -> Candidate | None:
+    """Named parameters of a sketch as a legal candidate of a task, if the task has that sketch."""
+    for k in target.bred:
+        sketch = target.sketches[k]
+        if sketch.key == sketch_key and {p.name for p in sketch.params} == set(params):
+            row = sketch.canonical(sketch.row(params)[None])[0]
+            return (k, row) if target.is_legal(k, row) else None
+    return None

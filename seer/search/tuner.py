@@ -17,13 +17,14 @@ from seer.runtime.records import MeasureRecord, Records
 from seer.search.cost_model import CostModel, Samples, rank_accuracy
 from seer.search.events import Callback, TaskStatus, TuneEvent, ignore
 from seer.search.evolution import Searcher
-from seer.search.families import families_of
+from seer.search.families import by_similarity, families_of
 from seer.search.family_model import NestedModels
-from seer.search.features import features
+from seer.search.features import VERSION, features
 from seer.search.foresee import relatives_to_foresee, transfer
 from seer.search.scheduler import TaskState
 from seer.search.strategies import Strategy
 from seer.search.task import SearchTask
+from seer.search.warm import WarmStart
 
 Candidate = tuple[int, np.ndarray]
 
@@ -79,6 +80,7 @@ def tune_tasks(
     seconds: float | None = None,
     seed: int = 0,
     callback: Callback = ignore,
+    store: Records | None = None,
 ) -> TuneSummary:
     """Tune tasks until the budget is spent, every space is exhausted, or Ctrl-C.
 
@@ -92,8 +94,11 @@ def tune_tasks(
         seconds: wall time, or None.
         seed: decides every random choice.
         callback: told of every round.
+        store: records of other workloads to start warm from.
     """
     run = _Run(tasks, measurer, records, strategy, trials, seconds, seed, callback)
+    if store is not None:
+        run.warm_up(store)
     run.resume()
     run.tell("start", None)
     interrupted = False
@@ -130,12 +135,17 @@ class _Task:
     def task(self) -> SearchTask:
         return self.state.task
 
+    def features(self, candidate: Candidate) -> np.ndarray:
+        """The features (n_features,) of a candidate."""
+        k, row = candidate
+        found: np.ndarray = features(self.searcher.sketches[k], row[None], self.task.target)[0]
+        return found
+
     def add(self, candidate: Candidate, seconds: float) -> None:
         """Note a result."""
-        k, row = candidate
         self.candidates.append(candidate)
         self.results.append(seconds)
-        self.matrix.append(features(self.searcher.sketches[k], row[None], self.task.target)[0])
+        self.matrix.append(self.features(candidate))
         self.state.trials += 1
         self.errors += not math.isfinite(seconds)
 
@@ -219,6 +229,7 @@ class _Run:
         self.model = strategy.make_model(strategy, tasks, self.round_trials, seed)
         self.families = families_of(tasks, strategy.families)
         self.rank_accuracy: float | None = None
+        self.prior: list[Samples] = []
         self.errors: Counter[str] = Counter()
         self.trials = self.new_trials = 0
         self.start = time.perf_counter()
@@ -238,6 +249,19 @@ class _Run:
         """Whether trials and time are left."""
         in_time = self.seconds is None or time.perf_counter() - self.start < self.seconds
         return self.left() > 0 and in_time
+
+    # -- other models' runs --------------------------------------------------------------------
+
+    def warm_up(self, store: Records) -> None:
+        """Take over what a store knows of the families of these tasks, but not of the tasks themselves."""
+        if not self.tasks:
+            return
+        own = {t.task.key for t in self.tasks}
+        warm = WarmStart.read(store, self.tasks[0].task.target.key, own)
+        names = families_of([t.task for t in self.tasks], "auto")
+        self.prior = warm.samples(names)
+        for t, family in zip(self.tasks, names, strict=True):
+            t.pending += [c for c in warm.seeds(family, t.searcher) if t.searcher.mark(c)]
 
     # -- an earlier run ------------------------------------------------------------------------
 
@@ -367,6 +391,9 @@ class _Run:
             r.build_s,
             r.run_s,
             stage=stage,
+            family=by_similarity(t.task.dag),
+            features=t.features(candidate).tobytes(),
+            feature_version=VERSION,
         )
 
     def finish(self) -> None:
@@ -390,8 +417,8 @@ class _Run:
             for k, t in enumerate(self.tasks)
             if math.isfinite(t.best_s)
         ]
-        if samples:
-            self.model.fit(samples)
+        if samples or self.prior:
+            self.model.fit([*self.prior, *samples])
 
     # -- telling -------------------------------------------------------------------------------
 

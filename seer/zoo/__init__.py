@@ -18,11 +18,11 @@ from seer.graph.graph import Graph
 from seer.zoo.bert import bert_base
 from seer.zoo.digits import digits
 from seer.zoo.mlp import mlp
-from seer.zoo.mobilenet import mobilenet_v2
+from seer.zoo.mobilenet import mobilenet, mobilenet_v2
 from seer.zoo.resnet import resnet18, resnet34, resnet50
 
 MODELS: dict[str, Callable[..., Graph]] = {
-    f.__name__: f for f in (mlp, digits, resnet18, resnet34, resnet50, mobilenet_v2, bert_base)
+    f.__name__: f for f in (mlp, digits, resnet18, resnet34, resnet50, mobilenet, mobilenet_v2, bert_base)
 }
 
 
@@ -52,6 +52,7 @@ __all__ = [
     "digits",
     "get",
     "mlp",
+    "mobilenet",
     "mobilenet_v2",
     "names",
     "resnet18",

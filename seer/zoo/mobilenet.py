@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al., arXiv 1801.04381)."""
+"""MobileNet (Howard et al., arXiv 1704.04861) and MobileNetV2 (Sandler et al., arXiv 1801.04381)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ _BLOCKS = (
     (6, 96, 3, 1),
     (6, 160, 3, 2),
     (6, 320, 1, 1),
+)
+
+
+# Output channels and stride of each depthwise-separable block of the first MobileNet.
+_SEPARABLE = (
+    (64, 1),
+    (128, 2),
+    (128, 1),
+    (256, 2),
+    (256, 1),
+    (512, 2),
+    *((512, 1),) * 5,
+    (1024, 2),
+    (1024, 1),
 )
 
 
@@ -44,5 +58,21 @@ def mobilenet_v2(
         for k in range(repeats):
             y = _inverted(layers, y, expansion, _channels(out * width), stride if k == 0 else 1)
     y = layers.conv(y, _channels(1280 * max(1.0, width)), 1).relu6()
+    g.output(layers.dense(y.global_avg_pool().flatten(), classes))
+    return g
+
+
+def mobilenet(
+    batch: int = 1, image: int = 224, width: float = 1.0, classes: int = 1000, seed: int = 0
+) -> Graph:
+    """MobileNet with a width multiplier: (batch, 3, image, image) -> (batch, classes)."""
+    g = Graph("mobilenet")
+    layers = Layers(g, seed)
+    x = g.input((batch, 3, image, image), name="image")
+    y = layers.conv(x, _channels(32 * width), 3, 2).relu6()
+    for out, stride in _SEPARABLE:
+        c = y.shape[1]
+        y = layers.conv(y, c, 3, stride, groups=c).relu6()
+        y = layers.conv(y, _channels(out * width), 1).relu6()
     g.output(layers.dense(y.global_avg_pool().flatten(), classes))
     return g
