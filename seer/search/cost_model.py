@@ -21,6 +21,7 @@ PARAMS: dict[str, Any] = {
 }
 ROUNDS = 60
 MIN_SAMPLES = 16
+GROWTH = 1.1
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,14 @@ class RandomModel:
 class XGBoostModel:
     """Gradient-boosted trees for all tasks; the loss is weighted by the label, so that fast ones count.
 
-    Until it has `min_samples` measurements it scores at random.
+    Until it has `min_samples` measurements it scores at random; later it is trained again whenever it
+    has GROWTH times as many as the last time. One thread trains and predicts: the data is small, and
+    several would wait for each other at every node of every tree when they do not have the CPUs alone.
     """
 
-    def __init__(self, seed: int = 0, num_threads: int = 2, min_samples: int = MIN_SAMPLES) -> None:
-        self._seed, self._threads, self._min_samples = seed, num_threads, min_samples
+    def __init__(self, seed: int = 0, min_samples: int = MIN_SAMPLES) -> None:
+        self._seed, self._min_samples = seed, min_samples
+        self._n_trained = 0
         self._booster: Any = None
         self._random = RandomModel(seed)
 
@@ -88,14 +92,16 @@ class XGBoostModel:
 
     def fit(self, samples: Sequence[Samples]) -> None:
         """See CostModel.fit."""
-        if sum(len(s.labels) for s in samples) < self._min_samples:
+        count = sum(len(s.labels) for s in samples)
+        if count < self._min_samples or count < GROWTH * self._n_trained:
             return
+        self._n_trained = count
         import xgboost
 
         features = np.concatenate([s.features for s in samples])
         labels = np.concatenate([s.labels for s in samples])
-        data = xgboost.DMatrix(features, labels, weight=np.maximum(labels, 0.05), nthread=self._threads)
-        params = {**PARAMS, "seed": self._seed, "nthread": self._threads}
+        data = xgboost.DMatrix(features, labels, weight=np.maximum(labels, 0.05), nthread=1)
+        params = {**PARAMS, "seed": self._seed, "nthread": 1}
         self._booster = xgboost.train(params, data, ROUNDS)
 
     def predict(self, task: int, features: np.ndarray) -> np.ndarray:

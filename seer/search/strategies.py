@@ -24,6 +24,7 @@ from seer.search.task import SearchTask
 # Measurements of one round, when there is budget enough for several rounds of every task.
 ROUND_TRIALS = 64
 MIN_ROUND_TRIALS = 8
+TRIAL_S = 0.2  # what a trial takes, roughly, to make trials of a budget of time
 FORESEE_TRIALS = 16  # the paper's
 
 
@@ -50,10 +51,12 @@ class Strategy:
     is_adaptive: bool = False
     transfer: bool = False
 
-    def round_trials(self, trials: int | None, n_tasks: int) -> int:
+    def round_trials(self, trials: int | None, seconds: float | None, n_tasks: int) -> int:
         """Measurements of a round: fewer if the budget would not give every task several rounds."""
-        if trials is None:
+        if trials is None and seconds is None:
             return ROUND_TRIALS
+        if trials is None:
+            trials = round((seconds or 0) / TRIAL_S)
         several = max(MIN_ROUND_TRIALS, min(ROUND_TRIALS, trials // max(1, 3 * n_tasks)))
         return max(1, min(several, trials // max(1, n_tasks)))  # every task gets a round
 

@@ -225,7 +225,7 @@ class _Run:
         self.measurer, self.records, self.strategy = measurer, records, strategy
         self.budget, self.seconds, self.seed, self.callback = trials, seconds, seed, callback
         self.scheduler = strategy.make_scheduler()
-        self.round_trials = strategy.round_trials(trials, len(tasks))
+        self.round_trials = strategy.round_trials(trials, seconds, len(tasks))
         self.model = strategy.make_model(strategy, tasks, self.round_trials, seed)
         self.families = families_of(tasks, strategy.families)
         self.rank_accuracy: float | None = None
