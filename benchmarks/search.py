@@ -87,6 +87,7 @@ def curve(
                     "seconds": e.elapsed_s,
                     "measurements": e.trials,
                     "latency_ms": 1e3 * e.latency_s,
+                    "is_final": e.kind == "end",
                 }
             )
 
@@ -105,8 +106,9 @@ def summarise(name: str, rows: Sequence[Row], reference: str) -> list[Row]:
         faster, fewer, missed = [], [], []
         for run in runs:
             seed = run[0]["seed"]
-            end = runs_of(rows, reference, seed)[-1]
-            hit = next((r for r in run if r["latency_ms"] <= end["latency_ms"]), None)
+            # Final times are taken anew; the way there is compared by the times of trials alone.
+            end = on_the_way(runs_of(rows, reference, seed))[-1]
+            hit = next((r for r in on_the_way(run) if r["latency_ms"] <= end["latency_ms"]), None)
             if hit is None:
                 missed.append(seed)
             else:
@@ -127,6 +129,11 @@ def summarise(name: str, rows: Sequence[Row], reference: str) -> list[Row]:
         )
     table(f"{name}: to the final latency of {reference}", out, SUMMARY)
     return out
+
+
+def on_the_way(run: Sequence[Row]) -> list[Row]:
+    """A curve without its final times (the whole, if there is nothing else)."""
+    return [r for r in run if not r["is_final"]] or list(run)
 
 
 def runs_of(rows: Sequence[Row], strategy: str, seed: int) -> list[Row]:
