@@ -31,7 +31,7 @@ def test_candidates_are_timed(measurer: LocalMeasurer) -> None:
     for dag in (matmul(37, 64, 29), softmax(7, 50)):
         sketches = generate_sketches(dag, TARGET)
         candidates = [(s, default_row(s, TARGET)) for s in sketches]
-        results = measurer.measure(sketches[0], candidates, math.inf)
+        results = list(measurer.measure(sketches[0], candidates, math.inf))
         assert [r.error for r in results] == [""] * len(sketches), results
         assert all(0 < r.seconds < 1 and r.build_s > 0 and r.run_s > 0 for r in results)
 

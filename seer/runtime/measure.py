@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,8 +53,10 @@ class MeasureResult:
 class Measurer(Protocol):
     """Anything that can time candidates."""
 
-    def measure(self, naive: Sketch, candidates: Sequence[Candidate], best_s: float) -> list[MeasureResult]:
-        """Time candidates of one task.
+    def measure(
+        self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
+    ) -> Iterable[MeasureResult]:
+        """Time candidates of one task; the results come one by one, in order.
 
         Args:
             naive: the task's naive sketch, whose result is the right one.
@@ -86,22 +88,22 @@ class LocalMeasurer:
         self._runner = Runner()
         self._naive: dict[int, tuple[Sketch, Artifact]] = {}
 
-    def measure(self, naive: Sketch, candidates: Sequence[Candidate], best_s: float) -> list[MeasureResult]:
+    def measure(
+        self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
+    ) -> Iterator[MeasureResult]:
         """See Measurer.measure.
 
         Raises:
             MeasureError: if the naive schedule itself cannot be run.
         """
         reference = self._reference(naive)
-        results = []
         for artifact, error, message, build_s in self._builders.build(candidates):
             if artifact is None:
-                results.append(MeasureResult(float("inf"), error, message, build_s=build_s))
+                yield MeasureResult(float("inf"), error, message, build_s=build_s)
                 continue
             r = self._run(reference, artifact, best_s, build_s)
             best_s = min(best_s, r.seconds)
-            results.append(r)
-        return results
+            yield r
 
     def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
         """See Measurer.remeasure: the lower quartile over rounds of each round's median.

@@ -7,6 +7,7 @@ candidates in each batch that is measured.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from seer.search.legal import legal
 from seer.search.space import Space, space_of
 from seer.search.task import SearchTask
 
+Candidate = tuple[int, np.ndarray]  # sketch number and canonical row
 Rows = dict[int, np.ndarray]  # sketch number -> canonical rows
 
 
@@ -75,13 +77,13 @@ class Searcher:
         self.bred = [k for k, s in enumerate(self.spaces) if k > 0 and s.size > 1]
         self.n_scored = 0
 
-    def first(self) -> list[tuple[int, np.ndarray]]:
+    def first(self) -> list[Candidate]:
         """The naive candidate and the default of every sketch."""
         out = [(0, np.zeros(len(self.sketches[0].params), dtype=np.int64))]
         out += [(k, default_row(s, self.task.target)) for k, s in enumerate(self.sketches) if k > 0]
         return [c for c in out if self.mark(c)]
 
-    def mark(self, candidate: tuple[int, np.ndarray]) -> bool:
+    def mark(self, candidate: Candidate) -> bool:
         """Note that a candidate was proposed; false if it was before."""
         key = (candidate[0], candidate[1].tobytes())
         if key in self.seen:
@@ -90,8 +92,8 @@ class Searcher:
         return True
 
     def propose(
-        self, count: int, best: list[tuple[int, np.ndarray]], model: Scorer, rng: np.random.Generator
-    ) -> list[tuple[int, np.ndarray]]:
+        self, count: int, best: list[Candidate], model: Scorer, rng: np.random.Generator
+    ) -> list[Candidate]:
         """Up to `count` new candidates, best first; fewer when the space is exhausted.
 
         Args:
@@ -102,8 +104,9 @@ class Searcher:
         """
         if not self.bred or count <= 0:
             return []
-        n_random = max(1, round(count * self.options.random_share)) if model.is_trained else 0
-        ranked = self._evolve(count, best, model, rng)
+        # Rounded up or down by chance, so that short rounds have their share of random ones, too.
+        n_random = int(count * self.options.random_share + rng.random()) if model.is_trained else 0
+        ranked = self._evolve(best, model, rng)
         out = self._take(ranked, count - n_random)
         fill = self._sample(4 * count, rng)
         out += self._take(_shuffled(fill, rng), count - len(out))
@@ -111,9 +114,7 @@ class Searcher:
             out += self._take(_shuffled(self._enumerate_more(count, rng), rng), count - len(out))
         return out
 
-    def _evolve(
-        self, count: int, best: list[tuple[int, np.ndarray]], model: Scorer, rng: np.random.Generator
-    ) -> list[tuple[int, np.ndarray]]:
+    def _evolve(self, best: list[Candidate], model: Scorer, rng: np.random.Generator) -> Iterator[Candidate]:
         """Candidates of all generations, highest score first."""
         population = self._first_population(best, rng)
         scored: list[tuple[Rows, dict[int, np.ndarray]]] = []
@@ -122,7 +123,7 @@ class Searcher:
             scored.append((population, scores))
             if generation < self.options.generations:
                 population = self._breed(population, scores, rng)
-        return _best_of(scored, 4 * count)
+        return _by_score(scored)
 
     def score(self, population: Rows, model: Scorer) -> dict[int, np.ndarray]:
         """The model's score of every row."""
@@ -132,7 +133,7 @@ class Searcher:
             self.n_scored += len(rows)
         return out
 
-    def _first_population(self, best: list[tuple[int, np.ndarray]], rng: np.random.Generator) -> Rows:
+    def _first_population(self, best: list[Candidate], rng: np.random.Generator) -> Rows:
         size = self.options.population
         kept = [c for c in best if c[0] in self.bred][: int(size * self.options.best_share)]
         defaults = [(k, default_row(self.sketches[k], self.task.target)) for k in self.bred]
@@ -191,9 +192,9 @@ class Searcher:
             out[k] = self._legal(k, child)
         return out
 
-    def _take(self, ranked: list[tuple[int, np.ndarray]], count: int) -> list[tuple[int, np.ndarray]]:
+    def _take(self, ranked: Iterable[Candidate], count: int) -> list[Candidate]:
         """The first `count` that are new."""
-        out: list[tuple[int, np.ndarray]] = []
+        out: list[Candidate] = []
         for c in ranked:
             if len(out) >= count:
                 break
@@ -202,20 +203,13 @@ class Searcher:
         return out
 
 
-def _best_of(scored: list[tuple[Rows, dict[int, np.ndarray]]], count: int) -> list[tuple[int, np.ndarray]]:
-    """The `count` rows with the highest scores over all generations, without repeats."""
-    found: list[tuple[float, int, np.ndarray]] = []
-    ks = {k for rows, _ in scored for k in rows}
-    for k in sorted(ks):
-        rows = np.concatenate([r[k] for r, _ in scored if k in r])
-        values = np.concatenate([s[k] for _, s in scored if k in s])
-        order = np.argsort(-values, kind="stable")[: 4 * count]
-        _, first = np.unique(rows[order], axis=0, return_index=True)
-        found += [(float(values[order[i]]), k, rows[order[i]]) for i in np.sort(first)]
-    found.sort(key=lambda f: -f[0])
-    return [(k, row) for _, k, row in found[:count]]
+def _by_score(scored: list[tuple[Rows, dict[int, np.ndarray]]]) -> Iterator[Candidate]:
+    """The rows of all generations, highest score first, repeats included."""
+    rows = [(k, r) for population, _ in scored for k, rs in population.items() for r in rs]
+    values = np.concatenate([s[k] for population, s in scored for k in population])
+    return (rows[i] for i in np.argsort(-values, kind="stable"))
 
 
-def _shuffled(rows: Rows, rng: np.random.Generator) -> list[tuple[int, np.ndarray]]:
+def _shuffled(rows: Rows, rng: np.random.Generator) -> list[Candidate]:
     flat = [(k, r) for k, rs in rows.items() for r in rs]
     return [flat[i] for i in rng.permutation(len(flat))]

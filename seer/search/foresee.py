@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from seer.search.evolution import Searcher
+from seer.search.evolution import Candidate, Searcher
 from seer.search.scheduler import GradientScheduler, TaskState
 from seer.search.strategies import Strategy
 
 MAX_RELATIVES = 3
-
-Candidate = tuple[int, np.ndarray]
 
 
 def relatives_to_foresee(

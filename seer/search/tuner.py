@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,25 +16,20 @@ from seer.runtime.measure import Measurer, MeasureResult
 from seer.runtime.records import MeasureRecord, Records
 from seer.search.cost_model import CostModel, Samples, rank_accuracy
 from seer.search.events import Callback, TaskStatus, TuneEvent, ignore
-from seer.search.evolution import Searcher
+from seer.search.evolution import Candidate, Searcher
 from seer.search.families import by_similarity, families_of
 from seer.search.family_model import NestedModels
-from seer.search.features import VERSION, features
+from seer.search.features import VERSION
 from seer.search.foresee import relatives_to_foresee, transfer
 from seer.search.scheduler import TaskState
 from seer.search.strategies import Strategy
 from seer.search.task import SearchTask
+from seer.search.trials import FINALISTS, TaskTrials, candidate_id
 from seer.search.warm import WarmStart
 
-Candidate = tuple[int, np.ndarray]
-
-FINALISTS = 4
 TRANSFERRED = 4  # best candidates that each relative hands over
-
-
-def _id(candidate: Candidate) -> tuple[int, bytes]:
-    """A candidate as a key."""
-    return candidate[0], candidate[1].tobytes()
+FINAL_S = 0.3  # what timing a finalist again takes, roughly
+FINAL_SHARE = 0.2  # of a budget of time, at most, for that
 
 
 @dataclass(frozen=True)
@@ -116,83 +111,6 @@ def tune_tasks(
     return run.summary(interrupted)
 
 
-@dataclass
-class _Task:
-    """One task's candidates and results."""
-
-    searcher: Searcher
-    state: TaskState
-    pending: list[Candidate]
-    candidates: list[Candidate] = field(default_factory=list)
-    results: list[float] = field(default_factory=list)  # seconds, infinity for failures
-    matrix: list[np.ndarray] = field(default_factory=list)
-    finals: dict[tuple[int, bytes], float] = field(default_factory=dict)
-    new: int = 0
-    errors: int = 0
-    rounds: int = 0
-
-    @property
-    def task(self) -> SearchTask:
-        return self.state.task
-
-    def features(self, candidate: Candidate) -> np.ndarray:
-        """The features (n_features,) of a candidate."""
-        k, row = candidate
-        found: np.ndarray = features(self.searcher.sketches[k], row[None], self.task.target)[0]
-        return found
-
-    def add(self, candidate: Candidate, seconds: float) -> None:
-        """Note a result."""
-        self.candidates.append(candidate)
-        self.results.append(seconds)
-        self.matrix.append(self.features(candidate))
-        self.state.trials += 1
-        self.errors += not math.isfinite(seconds)
-
-    def best(self, count: int) -> list[Candidate]:
-        """The fastest candidates, fastest first."""
-        order = sorted((s, i) for i, s in enumerate(self.results) if math.isfinite(s))
-        return [self.candidates[i] for _, i in order[:count]]
-
-    def finalists(self) -> list[Candidate]:
-        """The fastest candidates and the default one."""
-        return list({_id(c): c for c in [*self.best(FINALISTS), *self.defaults()]}.values())
-
-    def defaults(self) -> list[Candidate]:
-        """The measured candidate that an untuned model runs, if there is one."""
-        number = 1 if len(self.searcher.sketches) > 1 else 0
-        found = (c for c, s in zip(self.candidates, self.results, strict=True) if c[0] == number)
-        return [c for c in [next(found, None)] if c is not None]
-
-    @property
-    def best_s(self) -> float:
-        """The fastest trial."""
-        return min(self.results, default=math.inf)
-
-    def labels(self) -> np.ndarray:
-        """Best time / time: 1 for the fastest, 0 for failures."""
-        times = np.array(self.results)
-        best = self.best_s
-        return np.where(np.isfinite(times), best / np.maximum(times, 1e-12), 0.0)
-
-    def status(self) -> TaskStatus:
-        """The task for an event; final times where there are any."""
-        known = {_id(c): s for c, s in zip(self.candidates, self.results, strict=True)} | self.finals
-        naive = next((known[_id(c)] for c in self.candidates if c[0] == 0), math.inf)
-        default = next((known[_id(c)] for c in self.defaults()), math.inf)
-        t = self.task
-        return TaskStatus(
-            t.name,
-            t.weight,
-            self.state.trials,
-            min(self.finals.values(), default=self.best_s),
-            naive,
-            default,
-            self.errors,
-            t.dag.flop_count / 1e9,
-        )
-
-
 @dataclass(frozen=True)
 class TaskModel:
     """The cost model as one task sees it."""
@@ -237,7 +155,7 @@ class _Run:
         self.tasks = []
         for t in tasks:
             searcher = Searcher(t, strategy.evolution)
-            self.tasks.append(_Task(searcher, TaskState(t), searcher.first()))
+            self.tasks.append(TaskTrials(searcher, TaskState(t), searcher.first()))
 
     # -- budget --------------------------------------------------------------------------------
 
@@ -246,9 +164,16 @@ class _Run:
         return 1 << 60 if self.budget is None else self.budget - self.trials
 
     def has_budget(self) -> bool:
-        """Whether trials and time are left."""
-        in_time = self.seconds is None or time.perf_counter() - self.start < self.seconds
-        return self.left() > 0 and in_time
+        """Whether trials and time are left; some time is kept for the finalists."""
+        return self.left() > 0 and self._has_time(self._finish_s())
+
+    def _has_time(self, reserve: float = 0.0) -> bool:
+        return self.seconds is None or time.perf_counter() - self.start < self.seconds - reserve
+
+    def _finish_s(self) -> float:
+        """Time to keep for the finalists."""
+        needed = FINAL_S * (FINALISTS + 1) * len(self.tasks)
+        return min(needed, FINAL_SHARE * (self.seconds or 0.0))
 
     # -- other models' runs --------------------------------------------------------------------
 
@@ -276,15 +201,17 @@ class _Run:
                     continue
                 candidate = (k, sketch.row(r.params))
                 if r.stage == "final":
-                    t.finals[_id(candidate)] = r.seconds
+                    t.finals[candidate_id(candidate)] = r.seconds
                     continue
                 t.searcher.mark(candidate)
-                t.add(candidate, r.seconds)
+                is_current = bool(r.features) and r.feature_version == VERSION
+                seen = np.frombuffer(r.features, np.float32) if is_current else t.features([candidate])[0]
+                t.add(candidate, r.seconds, seen)
                 if r.strategy == self.strategy.name and r.seed == self.seed:
                     self.trials += 1
                     self.errors.update([r.error] if r.error else [])
-            known = {_id(c) for c in t.candidates}
-            t.pending = [c for c in t.pending if _id(c) not in known]
+            known = {candidate_id(c) for c in t.candidates}
+            t.pending = [c for c in t.pending if candidate_id(c) not in known]
             if t.candidates:
                 t.state.history.append(t.best_s)
                 t.rounds = len(t.candidates)
@@ -306,11 +233,9 @@ class _Run:
             t.state.history.append(t.best_s)
             return
         self.tell("round", k)
-        sketches = t.searcher.sketches
-        results = self.measurer.measure(sketches[0], [(sketches[s], row) for s, row in batch], t.best_s)
-        self._record(t, batch, results)
+        n_measured = self._measure(t, batch)
         started = time.perf_counter()
-        self._test(k, len(batch))
+        self._test(k, n_measured)
         self._learn()
         self.search_s += time.perf_counter() - started
         t.rounds += 1
@@ -319,7 +244,7 @@ class _Run:
         else:
             t.state.history[-1] = t.best_s
         flags.debug(
-            "search", lambda: f"{t.task!r}: round {t.rounds}, {len(batch)} trials, best {t.best_s:.3e} s"
+            "search", lambda: f"{t.task!r}: round {t.rounds}, {n_measured} trials, best {t.best_s:.3e} s"
         )
         self.tell("measured", k)
 
@@ -366,16 +291,27 @@ class _Run:
             past = found if self.rank_accuracy is None else self.rank_accuracy
             self.rank_accuracy = 0.8 * past + 0.2 * found
 
-    def _record(self, t: _Task, batch: list[Candidate], results: list[MeasureResult]) -> None:
-        self.records.append(self._as_record(t, c, r, "trial") for c, r in zip(batch, results, strict=True))
-        for c, r in zip(batch, results, strict=True):
-            t.add(c, r.seconds)
+    def _measure(self, t: TaskTrials, batch: list[Candidate]) -> int:
+        """Measure candidates, each recorded as soon as it is known, while there is time; how many were."""
+        sketches = t.searcher.sketches
+        matrix = t.features(batch)
+        results = self.measurer.measure(sketches[0], [(sketches[s], row) for s, row in batch], t.best_s)
+        count = 0
+        for c, seen, r in zip(batch, matrix, results, strict=True):
+            self.records.append([self._as_record(t, c, r, "trial", seen)])
+            t.add(c, r.seconds, seen)
             self.errors.update([r.error] if r.error else [])
-        t.new += len(batch)
-        self.trials += len(batch)
-        self.new_trials += len(batch)
+            t.new += 1
+            self.trials += 1
+            self.new_trials += 1
+            count += 1
+            if not self._has_time(self._finish_s()):
+                break
+        return count
 
-    def _as_record(self, t: _Task, candidate: Candidate, r: MeasureResult, stage: str) -> MeasureRecord:
+    def _as_record(
+        self, t: TaskTrials, candidate: Candidate, r: MeasureResult, stage: str, seen: np.ndarray
+    ) -> MeasureRecord:
         k, row = candidate
         sketch = t.searcher.sketches[k]
         return MeasureRecord(
@@ -392,24 +328,27 @@ class _Run:
             r.run_s,
             stage=stage,
             family=by_similarity(t.task.dag),
-            features=t.features(candidate).tobytes(),
+            features=seen.tobytes(),
             feature_version=VERSION,
         )
 
     def finish(self) -> None:
         """Time the fastest candidates of each task that has new ones again, in turn.
 
-        The fastest of many noisy trials is often a lucky one; these times decide what is compiled.
+        The fastest of many noisy trials is often a lucky one; these times decide what is compiled. The
+        tasks that take most of the model's time come first, in case there is no time for all.
         """
-        for t in self.tasks:
+        for t in sorted(self.tasks, key=lambda t: -t.task.weight * t.best_s):
             candidates = t.finalists()
             if not t.new or len(candidates) < 2:
                 continue
+            if not self._has_time():
+                break
             sketches = t.searcher.sketches
             results = self.measurer.remeasure(sketches[0], [(sketches[k], row) for k, row in candidates])
-            pairs = list(zip(candidates, results, strict=True))
-            self.records.append(self._as_record(t, c, r, "final") for c, r in pairs)
-            t.finals = {_id(c): r.seconds for c, r in pairs}
+            triples = list(zip(candidates, results, t.features(candidates), strict=True))
+            self.records.append(self._as_record(t, c, r, "final", seen) for c, r, seen in triples)
+            t.finals = {candidate_id(c): r.seconds for c, r, _ in triples}
 
     def _learn(self) -> None:
         samples = [

@@ -16,9 +16,9 @@ import numpy as np
 
 from seer.runtime.records import MeasureRecord, Records
 from seer.search.cost_model import Samples
-from seer.search.evolution import Searcher
+from seer.search.evolution import Candidate, Searcher
 from seer.search.features import VERSION
-from seer.search.foresee import Candidate, candidate_of
+from seer.search.foresee import candidate_of
 
 BEST_OF_EACH = 3  # parameters that each relative hands over
 MAX_SEEDS = 8  # measured first in a warm task
