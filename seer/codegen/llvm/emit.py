@@ -119,14 +119,20 @@ class _Module:
         extent = outer.scalar(loop.extent)
         name = f"{self.program.name}.p{self.n_parallel}"
         self.n_parallel += 1
-        self._body_function(name, loop, outer)
-        self._team_function(name)
+        # The values of Lets round the loop; there are no loops round it.
+        captured = {var: v for var, v in outer.env.items() if isinstance(v, str)}
+        passed_types = [*("ptr" for _ in self.args), "ptr", *("i64" for _ in captured)]
+        self._body_function(name, loop, outer, list(captured))
+        self._team_function(name, passed_types)
         number = outer.fresh("P")[1:]
-        pointers = [*self.args, "%scratch"]
-        table = f"[{len(pointers) + 2} x i64]"
+        values = [
+            f"{t} {v}"
+            for t, v in zip(passed_types, [*self.args, "%scratch", *captured.values()], strict=True)
+        ]
+        table = f"[{len(values) + 2} x i64]"
         data = f"%{number}.data"
         outer.scopes[0].prelude.append(f"  {data} = alloca {table}, align 8")
-        passed = ", ".join(f"ptr {p}" for p in pointers)
+        passed = ", ".join(values)
         for line in (
             f"%{number}.serial = icmp sle i32 {num_threads}, 1",
             f"br i1 %{number}.serial, label %{number}.one, label %{number}.many",
@@ -136,45 +142,49 @@ class _Module:
         outer.line(f"call void @{name}.body({passed}, i64 0, i64 {extent}, i64 0)")
         outer.line(f"br label %{number}.end")
         outer.start_block(f"{number}.many")
-        for k, p in enumerate(pointers):
+        for k, v in enumerate(values):
             outer.line(f"%{number}.s{k} = getelementptr i64, ptr {data}, i64 {k}")
-            outer.line(f"store ptr {p}, ptr %{number}.s{k}")
-        outer.line(f"%{number}.sn = getelementptr i64, ptr {data}, i64 {len(pointers)}")
+            outer.line(f"store {v}, ptr %{number}.s{k}")
+        outer.line(f"%{number}.sn = getelementptr i64, ptr {data}, i64 {len(values)}")
         outer.line(f"store i64 {extent}, ptr %{number}.sn")
-        outer.line(f"%{number}.next = getelementptr i64, ptr {data}, i64 {len(pointers) + 1}")
+        outer.line(f"%{number}.next = getelementptr i64, ptr {data}, i64 {len(values) + 1}")
         outer.line(f"store i64 0, ptr %{number}.next")
         outer.line(f"call void @GOMP_parallel(ptr @{name}.team, ptr {data}, i32 {num_threads}, i32 0)")
         outer.line(f"br label %{number}.end")
         outer.start_block(f"{number}.end")
-        for b in outer.stored(loop.body):
-            outer.versions[b] = outer.versions.get(b, 0) - 1
+        outer.forget_loads(outer.stored(loop.body))
 
-    def _body_function(self, name: str, loop: For, outer: StatementEmitter) -> None:
+    def _body_function(self, name: str, loop: For, outer: StatementEmitter, captured: list[str]) -> None:
         e = StatementEmitter()
         self._set_bases(e, thread="%thread")
         e.ranges.update(outer.ranges)
+        e.env.update(outer.env)
+        for k, var in enumerate(captured):
+            e.env[var] = f"%let{k}"
+            e.depths[f"%let{k}"] = 0
         e.serial(loop.var, "%begin", "%finish", loop.body, needs_guard=True)
-        params = ", ".join([*(f"ptr noalias {a}" for a in self.args), "ptr noalias %scratch"])
+        lets = (f"i64 %let{k}" for k in range(len(captured)))
+        params = ", ".join([*(f"ptr noalias {a}" for a in self.args), "ptr noalias %scratch", *lets])
         self.functions.append(
             f"define internal void @{name}.body({params}, i64 %begin, i64 %finish, i64 %thread) "
             f"noinline #0 {{\nentry:\n{e.text()}\n  ret void\n}}"
         )
         self.declarations |= e.declarations
 
-    def _team_function(self, name: str) -> None:
+    def _team_function(self, name: str, types: list[str]) -> None:
         """One thread's share: it takes the next chunk of iterations until none is left.
 
         On a machine whose cores are not equally fast (shared with others), equal shares would wait
         for the slowest. Chunks are a small part of a thread's fair share, or single iterations.
         """
-        n = len(self.args) + 1
+        n = len(types)
         lines = [f"define internal void @{name}.team(ptr %data) #0 {{", "entry:"]
-        for k in range(n):
+        for k, t in enumerate(types):
             lines += [
                 f"  %s{k} = getelementptr i64, ptr %data, i64 {k}",
-                f"  %p{k} = load ptr, ptr %s{k}",
+                f"  %p{k} = load {t}, ptr %s{k}",
             ]
-        passed = ", ".join(f"ptr %p{k}" for k in range(n))
+        passed = ", ".join(f"{t} %p{k}" for k, t in enumerate(types))
         lines += [
             f"  %sn = getelementptr i64, ptr %data, i64 {n}",
             "  %extent = load i64, ptr %sn",

@@ -117,9 +117,9 @@ class StatementEmitter(ValueEmitter):
         self.depths[counter] = self.depth
         self.env[var] = counter
         carried = self._begin_carried(before)
-        self._forget_loads(stored)
+        self.forget_loads(stored)
         self.emit(body)
-        self._forget_loads(stored)
+        self.forget_loads(stored)
         del self.env[var]
         last_block = self.block
         after = {b: dict(self.registers[b]) for b in before}
@@ -169,7 +169,8 @@ class StatementEmitter(ValueEmitter):
             known = self._stored[id(s)] = (s, found)
         return known[1]
 
-    def _forget_loads(self, buffers: frozenset[Buffer]) -> None:
+    def forget_loads(self, buffers: frozenset[Buffer]) -> None:
+        """What was loaded from these buffers may have changed since."""
         for b in buffers:
             if b.scope is not Scope.REGISTER:
                 self.versions[b] = self._next_version()

@@ -36,7 +36,7 @@ class ValueEmitter(IndexEmitter):
         self.registers: dict[Buffer, Slots] = {}
         self.versions: dict[Buffer, int] = {}
         self.guards: list[Guard] = []
-        self._inside: dict[int, bool] = {}
+        self._inside: dict[int, tuple[Load, bool]] = {}
 
     def value(self, e: Expr) -> Val:
         """The value of an expression; one that does not depend on the lane is a scalar."""
@@ -252,10 +252,10 @@ class ValueEmitter(IndexEmitter):
     def _needed_guard(self, e: Load) -> Val | None:
         if not self.guards:
             return None
-        inside = self._inside.get(id(e))
-        if inside is None:
-            inside = self._inside[id(e)] = self.is_inside(e.buffer, e.indices)
-        return None if inside else self.guard()
+        known = self._inside.get(id(e))
+        if known is None:  # holds e: an id must not be used again
+            known = self._inside[id(e)] = (e, self.is_inside(e.buffer, e.indices))
+        return None if known[1] else self.guard()
 
     def _load_by_lane(self, e: Load) -> Val:
         return self.gather([v for _ in self.each_lane() for v in [self.load(e)]])
