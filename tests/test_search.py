@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from programs import PROGRAMS, conv, gelu, matmul, softmax
 from seer.errors import UserError
 from seer.ir.sketch import Sketch
 from seer.runtime.measure import Candidate, MeasureResult, ReplayMeasurer
-from seer.runtime.records import MeasureRecord, Records
+from seer.runtime.records import LUCK, MeasureRecord, Records
 from seer.runtime.target import Target
 from seer.search.cost_model import RandomModel, Samples, XGBoostModel, rank_accuracy
 from seer.search.defaults import default_row
@@ -144,6 +145,38 @@ def test_candidates_are_never_proposed_twice() -> None:
     assert searcher.propose(8, [], model, rng) == []  # the space is exhausted
 
 
+class Favourite:
+    """A trained model that likes large numbers."""
+
+    is_trained = True
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        return np.asarray(features.sum(axis=1), dtype=np.float64)
+
+
+def liked(searcher: Searcher, batch: list[tuple[int, np.ndarray]]) -> float:
+    """The favourite's mean score of a batch."""
+    return float(
+        np.mean([Favourite().predict(features(searcher.sketches[k], r[None], TARGET)) for k, r in batch])
+    )
+
+
+def test_what_was_measured_leaves_room_for_the_next_best() -> None:
+    searcher = Searcher(SearchTask(matmul(64, 64, 64), TARGET))
+    blind = liked(searcher, searcher.propose(100, [], TaskModel(RandomModel(), 0), np.random.default_rng(9)))
+    for _ in range(8):  # the same population each time
+        batch = searcher.propose(100, [], Favourite(), np.random.default_rng(0))
+        assert len(batch) == 100
+        assert liked(searcher, batch) > 1.02 * blind  # chosen, not drawn
+
+
+def test_a_single_proposal_is_seldom_a_random_one() -> None:
+    searcher = Searcher(SearchTask(matmul(64, 64, 64), TARGET))
+    best = liked(searcher, searcher.propose(20, [], Favourite(), np.random.default_rng(99)))
+    found = [searcher.propose(1, [], Favourite(), np.random.default_rng(seed)) for seed in range(20)]
+    assert sum(liked(searcher, batch) > 0.97 * best for batch in found) >= 15
+
+
 # -- schedulers ------------------------------------------------------------------------------------
 
 
@@ -167,6 +200,19 @@ def test_gradient_prefers_unseen_then_heavy_then_improving_tasks() -> None:
     gone = state([1.0], weight=99)
     gone.is_exhausted = True
     assert pick([gone]) is None
+
+
+def test_gradient_is_the_published_formula() -> None:
+    states = [state([8.0, 6.0, 5.0, 4.0, 3.0], weight=2), state([1.0, 1.0], n=32)]
+    # Five rounds, from 6 s to 3 s in the last three. The task itself is the fastest of its kind (the
+    # other one takes 1 s for an eighth of the operations).
+    backward, forward = (3.0 - 6.0) / 3, min(3.0 - 3.0 / 5, 2.0 * 3.0) - 3.0
+    expected = -2 * (0.2 * backward + 0.8 * forward)
+    assert GradientScheduler().gain(states, 0) == pytest.approx(expected)
+    states[1].history[-1] = 1e-3  # now similar code runs 125 times faster: that promises more
+    forward = 2.0 * states[0].task.dag.flop_count / (states[1].task.dag.flop_count / 1e-3) - 3.0
+    expected = -2 * (0.2 * backward + 0.8 * forward)
+    assert GradientScheduler().gain(states, 0) == pytest.approx(expected)
 
 
 # -- tuning ----------------------------------------------------------------------------------------
@@ -276,6 +322,68 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
         keys = [(r.workload_key, r.sketch_key, tuple(r.params.items())) for r in trials_of(records)]
         assert len(set(keys)) == 100
         assert tune(records, FakeMeasurer(), 100).new_trials == 0
+
+
+class Killed(FakeMeasurer):
+    """Gives some results of each batch, then the user has enough."""
+
+    def measure(  # type: ignore[override]
+        self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
+    ) -> Iterator[MeasureResult]:
+        for k, r in enumerate(super().measure(naive, candidates, best_s)):
+            if k == 5:
+                raise KeyboardInterrupt
+            yield r
+
+
+def test_a_run_stopped_within_a_round_keeps_what_was_measured() -> None:
+    records = Records()
+    stopped = tune(records, Killed(), 100)
+    assert stopped.is_interrupted
+    assert stopped.trials == len(trials_of(records)) == 5
+    measurer = FakeMeasurer()
+    assert tune(records, measurer, 40).trials == len(trials_of(records)) == 40
+    assert measurer.measured == 40 - stopped.trials
+
+
+def test_a_budget_of_time_ends_a_round() -> None:
+    class Slow(FakeMeasurer):
+        def measure(  # type: ignore[override]
+            self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
+        ) -> Iterator[MeasureResult]:
+            for r in super().measure(naive, candidates, best_s):
+                time.sleep(0.05)
+                yield r
+
+    records = Records()
+    run = tune_tasks(tasks(), Slow(), records, strategy_of("random"), trials=None, seconds=0.3)
+    assert 1 <= run.trials == len(trials_of(records)) <= 6
+
+
+def test_features_of_an_earlier_run_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = Records()
+    tune(records, FakeMeasurer(), 30)
+    stored = {r.features for r in trials_of(records)}
+    assert len(stored) > 20
+    monkeypatch.setattr("seer.search.trials.features", None)
+    assert tune(records, FakeMeasurer(), 30).trials == 30
+
+
+def test_better_trials_of_a_stopped_run_count() -> None:
+    task, records = tasks()[:1], Records()
+    first = tune_tasks(task, FakeMeasurer(), records, strategy_of("ansor"), trials=20)
+    second = tune_tasks(task, FakeMeasurer(interrupt_after=8), records, strategy_of("ansor"), trials=900)
+    assert second.is_interrupted
+    best = records.best(task[0].key, TARGET.key)
+    assert best is not None
+    assert best.stage == "trial"
+    assert LUCK * best.seconds < first.statuses[0].best_s
+    assert second.statuses[0].best_s == best.seconds
+    third = tune_tasks(task, FakeMeasurer(), records, strategy_of("ansor"), trials=second.trials)
+    assert third.new_trials == 0
+    best = records.best(task[0].key, TARGET.key)
+    assert best is not None
+    assert best.stage == "final"  # the finalists of the stopped run were timed after all
 
 
 @pytest.mark.parametrize("trials", [0, 1, 2])

@@ -20,6 +20,7 @@ from seer.version import __version__
 SCHEMA = 1
 # Raised when generated code changes so much that old times mean nothing.
 CODE_VERSION = 1
+LUCK = 1.25  # how much the fastest of many trials may owe to luck, at most
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -177,14 +178,20 @@ class Records:
     def best(self, workload_key: str, target_key: str) -> MeasureRecord | None:
         """The fastest successful candidate of a workload on a target.
 
-        Final times count before those of trials, the fastest of which owe something to luck.
+        Final times count before those of trials, the fastest of which owe something to luck. A trial made
+        after them (by a run that was stopped before it timed its own finalists) wins only by more than that.
         """
-        found = self._select(
-            "workload_key = ? AND target_key = ? AND code_version = ? AND error = '' "
-            "ORDER BY stage != 'final', seconds, id LIMIT 1",
-            (workload_key, target_key, CODE_VERSION),
+        where = "workload_key = ? AND target_key = ? AND code_version = ? AND error = ''"
+        key = (workload_key, target_key, CODE_VERSION)
+        finals = self._select(f"{where} AND stage = 'final' ORDER BY seconds, id LIMIT 1", key)
+        trials = self._select(
+            f"{where} AND stage = 'trial' AND id > (SELECT COALESCE(MAX(id), 0) FROM records "
+            f"WHERE {where} AND stage = 'final') ORDER BY seconds, id LIMIT 1",
+            key + key,
         )
-        return found[0] if found else None
+        if finals and trials:
+            return trials[0] if LUCK * trials[0].seconds < finals[0].seconds else finals[0]
+        return next(iter(finals + trials), None)
 
     def count(self) -> int:
         """Records of all workloads."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from seer.runtime.records import LUCK
 from seer.search.events import TaskStatus
 from seer.search.evolution import Candidate, Searcher
 from seer.search.features import features
@@ -15,7 +16,6 @@ from seer.search.scheduler import TaskState
 from seer.search.task import SearchTask
 
 FINALISTS = 4
-CLOSE = 1.25  # slower than the best by more than noise, a trial is no finalist
 
 
 def candidate_id(candidate: Candidate) -> tuple[int, bytes]:
@@ -32,7 +32,7 @@ class TaskTrials:
         results: seconds of each candidate, infinity for failures.
         matrix: features of each candidate.
         finals: seconds of the candidates that were timed again.
-        new: measurements made now, not in an earlier run.
+        later_s: fastest trial since then.
         rounds: number of the next stream of random numbers.
     """
 
@@ -43,7 +43,7 @@ class TaskTrials:
     results: list[float] = field(default_factory=list)
     matrix: list[np.ndarray] = field(default_factory=list)
     finals: dict[tuple[int, bytes], float] = field(default_factory=dict)
-    new: int = 0
+    later_s: float = math.inf
     errors: int = 0
     rounds: int = 0
 
@@ -66,8 +66,14 @@ class TaskTrials:
         self.candidates.append(candidate)
         self.results.append(seconds)
         self.matrix.append(seen)
+        self.later_s = min(self.later_s, seconds)
         self.state.trials += 1
         self.errors += not math.isfinite(seconds)
+
+    def add_final(self, candidate: Candidate, seconds: float) -> None:
+        """Note that a candidate was timed again."""
+        self.finals[candidate_id(candidate)] = seconds
+        self.later_s = math.inf
 
     def best(self, count: int) -> list[Candidate]:
         """The fastest candidates, fastest first."""
@@ -78,7 +84,7 @@ class TaskTrials:
 
     def finalists(self) -> list[Candidate]:
         """The candidates that may be the fastest, and the default one."""
-        close = [i for i in self._order()[:FINALISTS] if self.results[i] <= CLOSE * self.best_s]
+        close = [i for i in self._order()[:FINALISTS] if self.results[i] <= LUCK * self.best_s]
         found = [*(self.candidates[i] for i in close), *self.defaults()]
         return list({candidate_id(c): c for c in found}.values())
 
@@ -92,6 +98,14 @@ class TaskTrials:
     def best_s(self) -> float:
         """The fastest trial."""
         return min(self.results, default=math.inf)
+
+    @property
+    def final_s(self) -> float:
+        """The time of what would be compiled now, as Records.best chooses it."""
+        final = min(self.finals.values(), default=math.inf)
+        if math.isinf(final):
+            return self.best_s
+        return self.later_s if LUCK * self.later_s < final else final
 
     def labels(self) -> np.ndarray:
         """Best time / time: 1 for the fastest, 0 for failures."""
@@ -108,7 +122,7 @@ class TaskTrials:
             t.name,
             t.weight,
             self.state.trials,
-            min(self.finals.values(), default=self.best_s),
+            self.final_s,
             naive,
             default,
             self.errors,

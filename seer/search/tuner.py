@@ -201,7 +201,7 @@ class _Run:
                     continue
                 candidate = (k, sketch.row(r.params))
                 if r.stage == "final":
-                    t.finals[candidate_id(candidate)] = r.seconds
+                    t.add_final(candidate, r.seconds)
                     continue
                 t.searcher.mark(candidate)
                 is_current = bool(r.features) and r.feature_version == VERSION
@@ -301,7 +301,6 @@ class _Run:
             self.records.append([self._as_record(t, c, r, "trial", seen)])
             t.add(c, r.seconds, seen)
             self.errors.update([r.error] if r.error else [])
-            t.new += 1
             self.trials += 1
             self.new_trials += 1
             count += 1
@@ -340,7 +339,7 @@ class _Run:
         """
         for t in sorted(self.tasks, key=lambda t: -t.task.weight * t.best_s):
             candidates = t.finalists()
-            if not t.new or len(candidates) < 2:
+            if math.isinf(t.later_s) or len(candidates) < 2:
                 continue
             if not self._has_time():
                 break
@@ -348,7 +347,9 @@ class _Run:
             results = self.measurer.remeasure(sketches[0], [(sketches[k], row) for k, row in candidates])
             triples = list(zip(candidates, results, t.features(candidates), strict=True))
             self.records.append(self._as_record(t, c, r, "final", seen) for c, r, seen in triples)
-            t.finals = {candidate_id(c): r.seconds for c, r, _ in triples}
+            t.finals = {}
+            for c, r, _ in triples:
+                t.add_final(c, r.seconds)
 
     def _learn(self) -> None:
         samples = [
