@@ -10,7 +10,7 @@ import numpy as np
 
 from seer import flags
 from seer.codegen.artifact import Artifact
-from seer.codegen.llvm import emit, optimize, scratch_layout
+from seer.codegen.llvm import emit, optimize, plain_loops, scratch_layout
 from seer.codegen.lower import lower
 from seer.errors import BuildError
 from seer.ir.printer import print_program
@@ -58,8 +58,9 @@ def compile_module(text: str, target: Target) -> bytes:
     except RuntimeError as e:
         raise BuildError(f"LLVM refuses the module: {e}\n{_named_lines(text, str(e))}") from e
     optimize(module, machine)
-    flags.debug("asm", lambda: machine.emit_assembly(module))
-    code: bytes = machine.emit_object(module)
+    with plain_loops():
+        flags.debug("asm", lambda: machine.emit_assembly(module))
+        code: bytes = machine.emit_object(module)
     return code
 
 
@@ -68,7 +69,8 @@ def assembly(text: str, target: Target) -> str:
     machine = _machine(target.triple, target.cpu, target.features)
     module = llvm.parse_assembly(text)
     optimize(module, machine)
-    out: str = machine.emit_assembly(module)
+    with plain_loops():
+        out: str = machine.emit_assembly(module)
     return out
 
 

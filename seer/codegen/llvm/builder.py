@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +37,14 @@ class Val(NamedTuple):
         return f"{self.type} {self.text}"
 
 
+@lru_cache(maxsize=256)
 def value_type(dtype: str, lanes: int = 1) -> str:
     """The LLVM type of a value in a register (a bool is an i1)."""
     scalar = "i1" if dtype == "bool" else dtype_of(dtype).llvm
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
+@lru_cache(maxsize=256)
 def memory_type(dtype: str, lanes: int = 1) -> str:
     """The LLVM type of a value in memory (a bool is a byte)."""
     scalar = dtype_of(dtype).llvm
@@ -79,6 +82,7 @@ class Builder:
         self.lines.append(prelude)
         self.scopes = [Scope(0, prelude)]
         self._memo: dict[Any, str] = {}
+        self._intrinsics: dict[tuple[str, str, int], tuple[str, str]] = {}
         self._counter = 0
 
     # -- names and lines -----------------------------------------------------------------------
@@ -171,12 +175,21 @@ class Builder:
         if depth >= LOCAL:
             return self.inst(text)
         name = self.fresh("i")
-        scope = next(s for s in self.scopes if s.depth == depth)
-        scope.prelude.append(f"  {name} = {text}")
-        scope.keys.append(text)
+        self.scope_at(depth).prelude.append(f"  {name} = {text}")
         self.depths[name] = depth
-        self._memo[text] = name
+        self.keep(text, name)
         return name
+
+    def scope_at(self, depth: int) -> Scope:
+        """The open scope whose prelude holds the values of a depth."""
+        return next(s for s in self.scopes if s.depth == depth)
+
+    def keep(self, key: Any, name: str) -> None:
+        """Know a hoisted value by `key` for as long as it exists."""
+        self._memo[key] = name
+        depth = self.depth_of(name)
+        scope = self.scopes[-1] if depth >= LOCAL else self.scope_at(depth)
+        scope.keys.append(key)
 
     # -- vectors -------------------------------------------------------------------------------
 
@@ -188,13 +201,17 @@ class Builder:
         if not v.text.startswith("%"):
             return Val(f"splat ({v.type} {v.text})", v.dtype, lanes)
         wide = value_type(v.dtype, lanes)
-        first = self.inst(f"insertelement {wide} poison, {v.operand}, i64 0")
-        zeros = f"<{lanes} x i32> zeroinitializer"
-        return Val(self.inst(f"shufflevector {wide} {first}, {wide} poison, {zeros}"), v.dtype, lanes)
+
+        def make() -> str:
+            first = self.inst(f"insertelement {wide} poison, {v.operand}, i64 0")
+            zeros = f"<{lanes} x i32> zeroinitializer"
+            return self.inst(f"shufflevector {wide} {first}, {wide} poison, {zeros}")
+
+        return Val(self.remember((v.text, lanes), make), v.dtype, lanes)
 
     def match(self, *values: Val) -> tuple[Val, ...]:
         """The values brought to the most lanes among them."""
-        lanes = max(v.lanes for v in values)
+        lanes = max([v.lanes for v in values])
         return tuple(self.splat(v, lanes) for v in values)
 
     def extract(self, v: Val, lane: int) -> Val:
@@ -237,10 +254,14 @@ class Builder:
         """An overloaded intrinsic of the operands' type, such as fma or sqrt."""
         values = self.match(*operands)
         v = values[0]
-        full = f"llvm.{name}.{_mangled(v.dtype, v.lanes)}"
-        self.declare(full, f"{v.type} %s({', '.join(x.type for x in values)})")
-        args = ", ".join(x.operand for x in values)
-        return Val(self.inst(f"call {v.type} @{full}({args})"), v.dtype, v.lanes)
+        known = self._intrinsics.get((name, v.dtype, v.lanes))
+        if known is None:
+            full = f"llvm.{name}.{_mangled(v.dtype, v.lanes)}"
+            self.declare(full, f"{v.type} %s({', '.join(v.type for _ in values)})")
+            known = self._intrinsics[name, v.dtype, v.lanes] = (f"call {v.type} @{full}(", v.type)
+        start, kind = known
+        args = ", ".join([f"{kind} {x.text}" for x in values])
+        return Val(self.inst(f"{start}{args})"), v.dtype, v.lanes)
 
     def bitcast(self, v: Val, dtype: str) -> Val:
         """The same bits as another type of the same size."""

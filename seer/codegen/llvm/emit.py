@@ -161,7 +161,8 @@ class _Module:
         e.env.update(outer.env)
         for k, var in enumerate(captured):
             e.env[var] = f"%let{k}"
-            e.depths[f"%let{k}"] = 0
+        for name_of_argument in ("%begin", "%finish", *(f"%let{k}" for k in range(len(captured)))):
+            e.depths[name_of_argument] = 0
         e.serial(loop.var, "%begin", "%finish", loop.body, needs_guard=True)
         lets = (f"i64 %let{k}" for k in range(len(captured)))
         params = ", ".join([*(f"ptr noalias {a}" for a in self.args), "ptr noalias %scratch", *lets])

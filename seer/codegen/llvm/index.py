@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from seer.codegen.llvm.builder import Builder, literal
+from seer.codegen.llvm.builder import Builder
 from seer.dtypes import dtype as dtype_of
 from seer.errors import BuildError
 from seer.ir.expr import Binary, Const, Expr, Select, Unary, Var, as_expr
 from seer.ir.loops import Buffer
 from seer.ir.simplify import UNKNOWN, Range, affine, bounds
+
+_SCALES = (2, 4, 8)  # what an addressing mode multiplies by
 
 
 def is_product(e: Expr) -> bool:
@@ -29,6 +32,28 @@ class Linear(NamedTuple):
     lane: int = 0
 
 
+class _Form(NamedTuple):
+    """An integer expression: constant + variables * coefficients + other terms * coefficients."""
+
+    holds: object  # what the form was made of: its id must not be used again
+    constant: int
+    variables: tuple[tuple[str, int], ...]
+    others: tuple[tuple[Expr, int], ...]
+
+
+@dataclass
+class Induction:
+    """The counter of an innermost loop, and its multiples that are added up instead of multiplied.
+
+    Attributes:
+        start: the counter's first value.
+        steps: step -> the name of counter * step.
+    """
+
+    start: int | str
+    steps: dict[int, str] = field(default_factory=dict)
+
+
 class IndexEmitter(Builder):
     """A Builder that knows loop variables.
 
@@ -38,6 +63,7 @@ class IndexEmitter(Builder):
         lane_var: the variable of the vectorised loop being written, or None.
         lanes: its extent (1 outside).
         bases: each buffer's address.
+        inductions: the open innermost loop, by the name of its counter.
     """
 
     def __init__(self) -> None:
@@ -47,7 +73,8 @@ class IndexEmitter(Builder):
         self.lane_var: str | None = None
         self.lanes = 1
         self.bases: dict[Buffer, str] = {}
-        self._forms: dict[int, tuple[Expr, tuple[tuple[Expr, int], ...], int]] = {}
+        self.inductions: dict[str, Induction] = {}
+        self._forms: dict[int, _Form] = {}
 
     # -- integers ------------------------------------------------------------------------------
 
@@ -55,27 +82,32 @@ class IndexEmitter(Builder):
         """The value of an integer expression for the variables' present values."""
         form = self._forms.get(id(e))
         if form is None:
-            terms, constant = affine(e)
-            form = (e, tuple(terms.items()), constant)  # holds e: an id must not be used again
-            self._forms[id(e)] = form
-        return self._evaluate(form[1], form[2])
+            form = self._forms[id(e)] = _form(e, e)
+        return self._evaluate(form)
 
-    def _evaluate(self, terms: tuple[tuple[Expr, int], ...], constant: int) -> Linear:
+    def _evaluate(self, form: _Form) -> Linear:
+        _, constant, variables, others = form
+        env, lane_var = self.env, self.lane_var
         found: dict[str, int] = {}
         lane = 0
-        for term, coefficient in terms:
-            if isinstance(term, Var):
-                if term.name == self.lane_var:
-                    lane += coefficient
-                    continue
-                value = self.env[term.name]
-            else:
-                value = self.scalar(term)
+        for name, coefficient in variables:
+            if name == lane_var:
+                lane += coefficient
+                continue
+            value = env[name]
             if isinstance(value, int):
                 constant += value * coefficient
             else:
                 found[value] = found.get(value, 0) + coefficient
-        return Linear(constant, tuple((n, c) for n, c in found.items() if c), lane)
+        for term, coefficient in others:
+            value = self.scalar(term)
+            if isinstance(value, int):
+                constant += value * coefficient
+            else:
+                found[value] = found.get(value, 0) + coefficient
+        if not found:
+            return Linear(constant, (), lane)
+        return Linear(constant, tuple([t for t in found.items() if t[1]]), lane)
 
     def scalar(self, e: Expr) -> int | str:
         """An integer expression as a number or the name of an i64.
@@ -150,9 +182,7 @@ class IndexEmitter(Builder):
             return form.constant
         total = ""
         for name, coefficient in sorted(form.terms, key=lambda t: self.depth_of(t[0])):
-            part = name
-            if coefficient != 1:
-                part = self.hoisted(f"mul i64 {name}, {literal(coefficient, 'int64')}", name)
+            part = self.multiple(name, coefficient)
             total = part if not total else self.hoisted(f"add i64 {total}, {part}", total, part)
         if form.constant:
             total = self.hoisted(f"add i64 {total}, {form.constant}", total)
@@ -169,24 +199,36 @@ class IndexEmitter(Builder):
             for index, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
                 total = total + index * stride
                 stride *= extent
-            terms, constant = affine(total)
-            form = (indices, tuple(terms.items()), constant)  # type: ignore[assignment]
-            self._forms[id(indices)] = form  # type: ignore[assignment]
-        assert form is not None
-        return self._evaluate(form[1], form[2])
+            form = self._forms[id(indices)] = _form(indices, total)
+        return self._evaluate(form)
 
     def address(self, buffer: Buffer, at: Linear) -> str:
         """The address of an element; terms of outer loops are added first, the constant last."""
+        key = (buffer, at.constant, at.terms)
+        known = self._memo.get(key)
+        if known is not None:
+            return known
         size = dtype_of(buffer.dtype).size_bytes
         pointer = self.bases[buffer]
         for name, coefficient in sorted(at.terms, key=lambda t: self.depth_of(t[0])):
-            offset = name
-            if coefficient * size != 1:
-                offset = self.hoisted(f"mul i64 {name}, {coefficient * size}", name)
+            offset = self.multiple(name, coefficient * size)
             pointer = self.hoisted(f"getelementptr i8, ptr {pointer}, i64 {offset}", pointer, offset)
         if at.constant:
             pointer = self.hoisted(f"getelementptr i8, ptr {pointer}, i64 {at.constant * size}", pointer)
+        self.keep(key, pointer)
         return pointer
+
+    def multiple(self, name: str, coefficient: int) -> str:
+        """`name * coefficient`: an induction variable of its own if name counts an innermost loop."""
+        if coefficient == 1:
+            return name
+        loop = self.inductions.get(name)
+        if loop is None or coefficient in _SCALES:
+            return self.hoisted(f"mul i64 {name}, {coefficient}", name)
+        if coefficient not in loop.steps:
+            loop.steps[coefficient] = step = self.fresh("s")
+            self.depths[step] = self.depths[name]
+        return loop.steps[coefficient]
 
     def is_inside(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
         """Whether the ranges of the variables prove that every index is within the buffer."""
@@ -199,3 +241,11 @@ class IndexEmitter(Builder):
     def range_of(self, e: Expr) -> Range:
         """The inclusive range of an integer expression."""
         return bounds(e, self.ranges) if e.dtype == "int64" else UNKNOWN
+
+
+def _form(made_of: object, e: Expr) -> _Form:
+    terms, constant = affine(e)
+    variables = tuple((t.name, c) for t, c in terms.items() if isinstance(t, Var))
+    return _Form(
+        made_of, constant, variables, tuple((t, c) for t, c in terms.items() if not isinstance(t, Var))
+    )

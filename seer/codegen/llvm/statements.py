@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from seer.codegen.llvm.builder import Val, memory_type
-from seer.codegen.llvm.index import LaneDependentError
+from seer.codegen.llvm.index import Induction, LaneDependentError
 from seer.codegen.llvm.values import Slots, ValueEmitter, buffer_align
 from seer.errors import BuildError
-from seer.ir.expr import Expr, substitute, variables
+from seer.ir.expr import Const, Expr, substitute, variables
 from seer.ir.loops import (
     Buffer,
     For,
@@ -67,12 +67,16 @@ class StatementEmitter(ValueEmitter):
     # -- loops ---------------------------------------------------------------------------------
 
     def _for(self, s: For) -> None:
-        low, high = self.range_of(s.extent)
+        extent: int | str
+        if isinstance(s.extent, Const):
+            low = high = extent = int(s.extent.value)
+        else:
+            low, high = self.range_of(s.extent)
+            extent = self.scalar(s.extent)
         self.ranges[s.var] = (0, max(high - 1, 0))
         if s.kind is LoopKind.PARALLEL and self._on_parallel is not None:
             self._on_parallel(s)
             return
-        extent = self.scalar(s.extent)
         if isinstance(extent, int):
             if extent <= 0:
                 return
@@ -116,6 +120,9 @@ class StatementEmitter(ValueEmitter):
         counter = f"%{number}.{_clean(var)}"
         self.depths[counter] = self.depth
         self.env[var] = counter
+        induction = Induction(start)
+        if is_innermost(body):
+            self.inductions[counter] = induction
         carried = self._begin_carried(before)
         self.forget_loads(stored)
         self.emit(body)
@@ -129,6 +136,9 @@ class StatementEmitter(ValueEmitter):
             first, last = before[buffer][key], after[buffer][key]
             entry, back = f"[ {first.text}, %{before_block} ]", f"[ {last.text}, %{last_block} ]"
             phis.append(f"  {name} = phi {first.type} {entry}, {back}")
+        for step, name in induction.steps.items():
+            phis.append(self._induction_phi(name, step, start, before_block, last_block))
+        self.inductions.pop(counter, None)
         self.line(f"{following} = add nuw nsw i64 {counter}, 1")
         test = self.fresh("c")
         self.line(f"{test} = icmp slt i64 {following}, {end}")
@@ -138,7 +148,15 @@ class StatementEmitter(ValueEmitter):
         if needs_guard:
             self._merge(before, before_block, after, last_block)
 
-    def _begin_carried(self, before: dict[Buffer, Slots]) -> dict[tuple[Buffer, tuple[int, ...]], str]:
+    def _induction_phi(self, name: str, step: int, start: int | str, before: str, last: str) -> str:
+        """The phi of counter * step, after its increment is written at the end of the loop's body."""
+        following = self.fresh("n")
+        self.line(f"{following} = add i64 {name}, {step}")
+        # The start of a loop is a number, or the first iteration of a parallel loop's chunk.
+        first = start * step if isinstance(start, int) else self.hoisted(f"mul i64 {start}, {step}", start)
+        return f"  {name} = phi i64 [ {first}, %{before} ], [ {following}, %{last} ]"
+
+    def _begin_carried(self, before: dict[Buffer, Slots]) -> dict[tuple[Buffer, int], str]:
         """Give each slot that a loop may change a phi's name inside it."""
         carried = {}
         for buffer, slots in before.items():
@@ -246,19 +264,27 @@ class StatementEmitter(ValueEmitter):
 
     def _store_register(self, s: Store, v: Val) -> None:
         buffer = s.buffer
-        key, last = self.slot(buffer, s.indices)
+        key, position, step = self.slot(buffer, s.indices)
         width = buffer.shape[-1]
         slots = self.registers.setdefault(buffer, {})
-        if last.lane == 1 and last.constant == 0 and self.lanes == width:
+        if step == 1 and position == 0 and self.lanes == width:
             slots[key] = self.splat(v, width)
         elif width == 1:
             slots[key] = self.extract(v, v.lanes - 1)
-        elif last.lane == 0:
+        elif step == 0:
             old = slots.get(key, Val("poison", v.dtype, width))
-            name = self.inst(f"insertelement {old.operand}, {v.operand}, i64 {last.constant}")
+            name = self.inst(f"insertelement {old.operand}, {v.operand}, i64 {position}")
             slots[key] = Val(name, v.dtype, width)
         else:
             raise BuildError(f"{buffer.name}: only whole slots or single lanes can be stored, at {s.indices}")
+
+
+def is_innermost(body: Stmt) -> bool:
+    """Whether no loop is left inside once the unrolled ones are written out."""
+    for s in walk_stmts(body):
+        if isinstance(s, For) and s.kind is LoopKind.SERIAL and s.extent != Const(1, "int64"):
+            return False
+    return True
 
 
 def _clean(name: str) -> str:

@@ -12,7 +12,7 @@ from seer.errors import BuildError
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Select, Unary, Var
 from seer.ir.loops import Buffer, Scope
 
-Slots = dict[tuple[int, ...], Val]
+Slots = dict[int, Val]
 Guard = tuple[Expr, bool]  # a condition and whether it holds
 
 _FLOAT_OPS = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}
@@ -239,7 +239,7 @@ class ValueEmitter(IndexEmitter):
         lanes = self.lanes if at.lane else 1
         guard = self._needed_guard(e)
         if guard is None:
-            return self._plain_load(buffer, self.address(buffer, at), lanes)
+            return self._load_at(buffer, at, lanes)
         if guard.lanes == 1 and buffer.num_elements >= lanes:
             # Where it is not used, read the first elements instead: always there.
             address = self.address(buffer, at)
@@ -259,6 +259,12 @@ class ValueEmitter(IndexEmitter):
 
     def _load_by_lane(self, e: Load) -> Val:
         return self.gather([v for _ in self.each_lane() for v in [self.load(e)]])
+
+    def _load_at(self, buffer: Buffer, at: Linear, lanes: int) -> Val:
+        """The same as `_plain_load`, without making the address again for a value that is known."""
+        key = (buffer, at, lanes, self.versions.get(buffer, 0))
+        text = self.remember(key, lambda: self._plain_load(buffer, self.address(buffer, at), lanes).text)
+        return Val(text, buffer.dtype, lanes)
 
     def _plain_load(self, buffer: Buffer, address: str, lanes: int) -> Val:
         kind = memory_type(buffer.dtype, lanes)
@@ -296,27 +302,22 @@ class ValueEmitter(IndexEmitter):
 
     # -- register slots ------------------------------------------------------------------------
 
-    def slot(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[tuple[int, ...], Linear]:
-        """The slot of a REGISTER access, and the position within it."""
-        key = []
-        for index in indices[:-1]:
-            value = self.linear(index)
-            if value.terms or value.lane:
-                raise BuildError(f"{buffer.name}: the slot {index} is not known when the code is made")
-            key.append(value.constant)
-        last = self.linear(indices[-1])
-        if last.terms:
-            raise BuildError(f"{buffer.name}: the lane {indices[-1]} is not known when the code is made")
-        return tuple(key), last
+    def slot(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[int, int, int]:
+        """The slot of a REGISTER access, the first position within it, and the step per lane."""
+        at = self.flat(buffer, indices)
+        if at.terms:
+            raise BuildError(f"{buffer.name}: the slot {indices} is not known when the code is made")
+        key, position = divmod(at.constant, buffer.shape[-1])
+        return key, position, at.lane
 
     def _register(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Val:
-        key, last = self.slot(buffer, indices)
+        key, position, step = self.slot(buffer, indices)
         v = self.registers[buffer][key]
-        if last.lane == 0:
-            return self.extract(v, last.constant)
-        if last.constant == 0 and self.lanes == v.lanes:
+        if step == 0:
+            return self.extract(v, position)
+        if position == 0 and step == 1 and self.lanes == v.lanes:
             return v
-        picked = ", ".join(f"i32 {last.constant + k * last.lane}" for k in range(self.lanes))
+        picked = ", ".join(f"i32 {position + k * step}" for k in range(self.lanes))
         mask = f"<{self.lanes} x i32> <{picked}>"
         return Val(self.inst(f"shufflevector {v.operand}, {v.type} poison, {mask}"), v.dtype, self.lanes)
 
