@@ -139,11 +139,14 @@ def _visit(root: Tensor, order: list[Tensor], seen: set[int]) -> None:
 def flop_count(t: Tensor) -> int:
     """Floating-point operations to compute every element of `t`."""
     op = compute_op(t)
-    per_point = sum(
-        1 for n in walk(op.body) if isinstance(n, Binary | Unary | Call) and n.dtype.startswith("float")
-    )
-    points = math.prod(t.shape) * math.prod(a.extent for a in op.reduce_axes)
-    return points * (per_point + (op.reducer is not None and t.dtype.startswith("float")))
+    per_point = _flop(op.body)
+    if op.reducer is not None:
+        per_point += _flop(op.reducer.combine(Var("a", t.dtype), Var("b", t.dtype)))
+    return math.prod(t.shape) * math.prod(a.extent for a in op.reduce_axes) * per_point
+
+
+def _flop(e: Expr) -> int:
+    return sum(isinstance(n, Binary | Unary | Call) and n.dtype.startswith("float") for n in walk(e))
 
 
 def canonical_text(dag: ComputeDAG) -> str:
