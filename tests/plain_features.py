@@ -360,7 +360,7 @@ class PlainFeatures:
         for cache in (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes):
             traffic = min([moved[0], *(m for i, m in zip(inside, moved, strict=True) if i <= cache)])
             out += [math.log2(traffic + 1), math.log2(traffic / max(flop, 1) * 64 + 1)]
-        return out + self.lane_counts()
+        return self.lane_counts() + out
 
     def reduce_depth(self) -> int:
         """Groups around the registers' loops of a tile buffer: after them come only reduce loops."""

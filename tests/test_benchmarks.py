@@ -86,6 +86,6 @@ def test_search(tmp_path: Path) -> None:
 
 def test_throughput(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
-    assert throughput.main(["--only", "matmul_64x64x64", "--json", str(file)]) == 0
+    assert throughput.main(["--only", "matmul_64x64x64", "--repeat", "1", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())
     assert all(r["candidates_per_s"] > 0 for r in rows)

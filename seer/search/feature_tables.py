@@ -17,7 +17,7 @@ from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import flop_count
 from seer.ir.expr import Call, Expr, Read, Var, reads, variables, walk
 from seer.ir.simplify import affine, simplify
-from seer.ir.sketch import INLINE, ROOT, Nest, Pack, Sketch
+from seer.ir.sketch import INLINE, ROOT, Loop, Nest, Pack, Sketch
 from seer.ir.tensor import ComputeOp, Placeholder
 from seer.runtime.target import Target
 from seer.search import analysis
@@ -27,51 +27,80 @@ SAME, NEIGHBOURS, APART = 0, 1, 2  # where the lanes of one vector load lie
 NOWHERE = -2  # no location: a tensor that is no attached producer
 
 
-class Tables(NamedTuple):
-    """A sketch as arrays. Nest 0 is the main one; `column` is -1 where there is no such param.
+class Loops(NamedTuple):
+    """The loops of all nests; nest 0 is the main one.
 
-    Axes of all nests are numbered through, and so are their loops, groups and packs; `x_ptr[k]` is
-    where those of k begin.
+    Axes of all nests are numbered through, and so are their groups and loops; `x_ptr[k]` is where those
+    of k begin.
     """
 
-    constants: np.ndarray  # features that no param changes
-    machine: np.ndarray  # lanes, registers, threads, line, l1, l2, l3
     axis_ptr: np.ndarray  # nest -> axes
     extent: np.ndarray  # axis -> extent, at least 1
     is_reduce: np.ndarray  # axis -> 0 or 1
-    columns: np.ndarray  # axis, level - 1 -> column
+    columns: np.ndarray  # axis, level - 1 -> column, or -1
     group_ptr: np.ndarray  # nest -> groups
     loop_ptr: np.ndarray  # group -> loops
-    loop_axis: np.ndarray
-    loop_level: np.ndarray
-    vector: np.ndarray  # nest -> axis or -1
+    axis: np.ndarray  # loop -> axis
+    level: np.ndarray  # loop -> level
+    vector: np.ndarray  # nest -> axis, or -1
     lanes_axis: np.ndarray  # nest -> reduce axis that runs in lanes, or -1
+    lanes: np.ndarray  # nest -> lanes of its dtype
+    shape: np.ndarray  # of nest 0: reduces, finish, groups round the loops that add to a tile buffer
+
+
+class Nests(NamedTuple):
+    """Where nests are computed; a column is -1 where there is no such param."""
+
     parallel: np.ndarray  # nest -> column
-    nest_size: np.ndarray  # nest -> elements of its output
-    nest_lanes: np.ndarray  # nest -> lanes of its dtype
+    size: np.ndarray  # nest -> elements of its output
     host: np.ndarray  # nest -> nest it is attached to, or -1
     where: np.ndarray  # nest -> column of its location
     depth: np.ndarray  # nest -> its location where there is no param
     reduces: np.ndarray  # nest -> 0 or 1
-    shape: np.ndarray  # main nest: finish, depth of the registers' loops in a tile buffer, unroll column
-    access_ptr: np.ndarray  # access -> dimensions
-    dim_extent: np.ndarray
-    dim_affine: np.ndarray
-    dim_steps: np.ndarray  # dimension, axis -> |coefficient|
-    access_bytes: np.ndarray
-    access_host: np.ndarray  # access -> nest that computes it, or -1
-    access_lanes: np.ndarray  # access -> SAME, NEIGHBOURS or APART
-    access_pack: np.ndarray  # access -> pack or -1
-    pack_column: np.ndarray
-    pack_ptr: np.ndarray  # pack -> loops
-    pack_axis: np.ndarray
-    pack_level: np.ndarray
-    pack_bytes: np.ndarray
-    pack_ahead: np.ndarray  # 1: done before the kernel runs
-    pack_lanes: np.ndarray
-    pack_nest: np.ndarray
-    out_bytes: np.ndarray  # bytes of an element of: what the main nest accumulates, what it stores
     shared_bytes: np.ndarray  # nest -> bytes of scratch if its output is stored for all threads
+
+
+class Accesses(NamedTuple):
+    """The distinct reads of the main stage."""
+
+    ptr: np.ndarray  # access -> dimensions
+    extent: np.ndarray  # dimension -> extent
+    affine: np.ndarray  # dimension -> 0 or 1
+    term_ptr: np.ndarray  # dimension -> terms of its index
+    term_axis: np.ndarray
+    term_step: np.ndarray  # |coefficient|
+    uses: np.ndarray  # access, axis -> 0 or 1
+    size: np.ndarray  # access -> bytes of an element
+    host: np.ndarray  # access -> nest that computes it if it is attached here, or -1
+    lanes: np.ndarray  # access -> SAME, NEIGHBOURS or APART
+    pack: np.ndarray  # access -> pack, or -1
+
+
+class Packs(NamedTuple):
+    """The tensors that may be read packed."""
+
+    column: np.ndarray
+    ptr: np.ndarray  # pack -> loops
+    axis: np.ndarray
+    level: np.ndarray
+    group: np.ndarray  # the group of each loop within its nest
+    size: np.ndarray  # pack -> bytes of an element
+    ahead: np.ndarray  # 1: done before the kernel runs
+    lanes: np.ndarray  # pack -> SAME, NEIGHBOURS or APART
+    nest: np.ndarray
+
+
+class Tables(NamedTuple):
+    """A sketch as arrays."""
+
+    constants: np.ndarray  # features that no param changes
+    machine: np.ndarray  # lanes, registers, threads, line, l1, l2, l3
+    unroll: int  # column of the unroll limit, or -1
+    out_bytes: np.ndarray  # bytes of an element of: what the main nest accumulates, what it stores
+    loops: Loops
+    nests: Nests
+    accesses: Accesses
+    packs: Packs
 
 
 def main_nest(sketch: Sketch) -> Nest:
@@ -142,12 +171,12 @@ class _Maker:
         return Tables(
             constants=self._constants(),
             machine=self._machine(),
-            **self._loops(),
-            **self._nests(),
-            shape=self._shape(),
-            **self._accesses(),
-            **self._packs(),
+            unroll=self.column(self.main.unroll),
             out_bytes=_ints([self._bytes(self.main.stage), self._bytes(self.main.output)]),
+            loops=self._loops(),
+            nests=self._nests(),
+            accesses=self._accesses(),
+            packs=self._packs(),
         )
 
     def _bytes(self, tensor: str) -> int:
@@ -166,52 +195,55 @@ class _Maker:
         sizes = (t.l1_bytes, t.l2_bytes, t.l3_bytes)
         return _ints([lanes, t.num_vector_registers, t.num_threads, t.cache_line_bytes, *sizes])
 
-    def _loops(self) -> dict[str, np.ndarray]:
+    def _loops(self) -> Loops:
         splits = [(n, s) for n in self.nests for s in n.splits]
         depth = max([len(s.params) for _, s in splits] + [1])
         columns = np.full((len(splits), depth), -1, dtype=np.int64)
         for i, (_, s) in enumerate(splits):
             columns[i, : len(s.params)] = [self.sketch.column(p) for p in s.params]
         reduced = {(id(n), a.name) for n in self.nests for a in self.sketch.dag.op(n.stage).reduce_axes}
+        vector = [-1 if n.vector is None else self.number[k, n.vector] for k, n in enumerate(self.nests)]
         groups = [(k, g) for k, n in enumerate(self.nests) for g in n.groups]
         loops = [(self.number[k, x.axis], x.level) for k, g in groups for x in g]
-        return {
-            "axis_ptr": np.cumsum([0, *(len(n.splits) for n in self.nests)]),
-            "extent": _ints([max(s.extent, 1) for _, s in splits]),
-            "is_reduce": _ints([(id(n), s.axis) in reduced for n, s in splits]),
-            "columns": columns,
-            "group_ptr": np.cumsum([0, *(len(n.groups) for n in self.nests)]),
-            "loop_ptr": np.cumsum([0, *(len(g) for _, g in groups)]),
-            "loop_axis": _ints([a for a, _ in loops]),
-            "loop_level": _ints([level for _, level in loops]),
-        }
+        return Loops(
+            axis_ptr=np.cumsum([0, *(len(n.splits) for n in self.nests)]),
+            extent=_ints([max(s.extent, 1) for _, s in splits]),
+            is_reduce=_ints([(id(n), s.axis) in reduced for n, s in splits]),
+            columns=columns,
+            group_ptr=np.cumsum([0, *(len(n.groups) for n in self.nests)]),
+            loop_ptr=np.cumsum([0, *(len(g) for _, g in groups)]),
+            axis=_ints([a for a, _ in loops]),
+            level=_ints([level for _, level in loops]),
+            vector=_ints(vector),
+            lanes_axis=_ints(
+                [
+                    -1 if (id(n), n.vector) not in reduced else v
+                    for n, v in zip(self.nests, vector, strict=True)
+                ]
+            ),
+            lanes=_ints([self.target.lanes(self.sketch.dag.op(n.stage).body.dtype) for n in self.nests]),
+            shape=self._shape(),
+        )
 
-    def _nests(self) -> dict[str, np.ndarray]:
+    def _nests(self) -> Nests:
         dag = self.sketch.dag
-        vector, lanes_axis, host, where, depth, shared = [], [], [], [], [], []
-        for k, (n, h) in enumerate(self.pairs):
-            axis = -1 if n.vector is None else self.number[k, n.vector]
-            reduced = {a.name for a in dag.op(n.stage).reduce_axes}
-            vector.append(axis)
-            lanes_axis.append(axis if n.vector in reduced else -1)
+        host, where, depth, shared = [], [], [], []
+        for n, h in self.pairs:
             host.append(-1 if h is None else next(i for i, m in enumerate(self.nests) if m is h))
             a = None if h is None else next(a for a in h.attached if a.nest is n)
             where.append(-1 if a is None else self.column(a.param))
             depth.append(NOWHERE if a is None else a.depth)
             out = dag.tensor(n.output)
             shared.append(0 if out is dag.output else math.prod(out.shape) * self._bytes(out.name))
-        return {
-            "vector": _ints(vector),
-            "lanes_axis": _ints(lanes_axis),
-            "parallel": _ints([self.column(n.parallel) for n in self.nests]),
-            "nest_size": _ints([math.prod(dag.tensor(n.output).shape) for n in self.nests]),
-            "nest_lanes": _ints([self.target.lanes(dag.op(n.stage).body.dtype) for n in self.nests]),
-            "host": _ints(host),
-            "where": _ints(where),
-            "depth": _ints(depth),
-            "reduces": _ints([dag.op(n.stage).reducer is not None for n in self.nests]),
-            "shared_bytes": _ints(shared),
-        }
+        return Nests(
+            parallel=_ints([self.column(n.parallel) for n in self.nests]),
+            size=_ints([math.prod(dag.tensor(n.output).shape) for n in self.nests]),
+            host=_ints(host),
+            where=_ints(where),
+            depth=_ints(depth),
+            reduces=_ints([dag.op(n.stage).reducer is not None for n in self.nests]),
+            shared_bytes=_ints(shared),
+        )
 
     def _shape(self) -> np.ndarray:
         main, last = self.main, len(self.main.groups) - 1
@@ -221,41 +253,45 @@ class _Maker:
             for d in range(main.finish, last + 1)
             if d == last or all(x.axis in reduced for g in main.groups[d:last] for x in g)
         )
-        return _ints([main.finish, inner, self.column(main.unroll)])
+        return _ints([self.op.reducer is not None, main.finish, inner])
 
-    def _accesses(self) -> dict[str, np.ndarray]:
+    def _accesses(self) -> Accesses:
         """The distinct reads of the main stage, in order."""
         ranges = {a.name: (0, max(a.extent - 1, 0)) for a in (*self.op.axes, *self.op.reduce_axes)}
         found: dict[tuple[str, tuple[Expr, ...]], Read] = {}
         for r in reads(self.body):
             found.setdefault((r.tensor.name, tuple(simplify(i, ranges) for i in r.indices)), r)
-        n_axes = len(self.main.splits)
-        ptr, extents, affine_dims, steps, lanes = [0], [], [], [], []
-        for (_, indices), r in found.items():
+        ptr, extents, affine_dims, lanes = [0], [], [], []
+        term_ptr, terms_found = [0], []
+        uses = np.zeros((len(found), len(self.main.splits)), dtype=np.int64)
+        for k, ((_, indices), r) in enumerate(found.items()):
             forms = [affine(index)[0] for index in indices]
             for terms in forms:
                 plain = {t.name: c for t, c in terms.items() if isinstance(t, Var)}
                 affine_dims.append(len(plain) == len(terms))
-                row = [0] * n_axes
                 for axis, c in plain.items():
-                    row[self.number[0, axis]] = abs(c)
-                steps.append(row)
+                    terms_found.append((self.number[0, axis], abs(c)))
+                    uses[k, self.number[0, axis]] = 1
+                term_ptr.append(len(terms_found))
             extents += [max(n, 1) for n in r.tensor.shape]
             ptr.append(len(extents))
             lanes.append(self._lanes(forms))
         producers = {n.output: k for k, (n, h) in enumerate(self.pairs) if h is self.main}
         packs = {p.tensor: k for k, (m, p) in enumerate(self._all_packs()) if m is self.main}
         tensors = [r.tensor for r in found.values()]
-        return {
-            "access_ptr": _ints(ptr),
-            "dim_extent": _ints(extents),
-            "dim_affine": _ints(affine_dims),
-            "dim_steps": np.array(steps, dtype=np.int64).reshape(len(extents), n_axes),
-            "access_bytes": _ints([self._bytes(t.name) for t in tensors]),
-            "access_host": _ints([producers.get(t.name, -1) for t in tensors]),
-            "access_lanes": _ints(lanes),
-            "access_pack": _ints([packs.get(t.name, -1) for t in tensors]),
-        }
+        return Accesses(
+            ptr=_ints(ptr),
+            extent=_ints(extents),
+            affine=_ints(affine_dims),
+            term_ptr=_ints(term_ptr),
+            term_axis=_ints([a for a, _ in terms_found]),
+            term_step=_ints([c for _, c in terms_found]),
+            uses=uses,
+            size=_ints([self._bytes(t.name) for t in tensors]),
+            host=_ints([producers.get(t.name, -1) for t in tensors]),
+            lanes=_ints(lanes),
+            pack=_ints([packs.get(t.name, -1) for t in tensors]),
+        )
 
     def _lanes(self, forms: list[dict[Expr, int]]) -> int:
         """Where the lanes of a vector load lie."""
@@ -269,19 +305,23 @@ class _Maker:
     def _all_packs(self) -> list[tuple[Nest, Pack]]:
         return [(n, p) for n in self.nests for p in n.packs]
 
-    def _packs(self) -> dict[str, np.ndarray]:
+    def _packs(self) -> Packs:
         packs = self._all_packs()
         loops = [(next(k for k, m in enumerate(self.nests) if m is n), x) for n, p in packs for x in p.loops]
-        return {
-            "pack_column": _ints([self.sketch.column(p.param) for _, p in packs]),
-            "pack_ptr": np.cumsum([0, *(len(p.loops) for _, p in packs)]),
-            "pack_axis": _ints([self.number[k, x.axis] for k, x in loops]),
-            "pack_level": _ints([x.level for _, x in loops]),
-            "pack_bytes": _ints([self._bytes(p.tensor) for _, p in packs]),
-            "pack_ahead": _ints([self._is_ahead(p) for _, p in packs]),
-            "pack_lanes": _ints([_pack_lanes(n, p) for n, p in packs]),
-            "pack_nest": _ints([next(k for k, m in enumerate(self.nests) if m is n) for n, _ in packs]),
-        }
+        return Packs(
+            column=_ints([self.sketch.column(p.param) for _, p in packs]),
+            ptr=np.cumsum([0, *(len(p.loops) for _, p in packs)]),
+            axis=_ints([self.number[k, x.axis] for k, x in loops]),
+            level=_ints([x.level for _, x in loops]),
+            group=_ints([self._group(k, x) for k, x in loops]),
+            size=_ints([self._bytes(p.tensor) for _, p in packs]),
+            ahead=_ints([self._is_ahead(p) for _, p in packs]),
+            lanes=_ints([_pack_lanes(n, p) for n, p in packs]),
+            nest=_ints([next(k for k, m in enumerate(self.nests) if m is n) for n, _ in packs]),
+        )
+
+    def _group(self, nest: int, loop: Loop) -> int:
+        return next(g for g, loops in enumerate(self.nests[nest].groups) if loop in loops)
 
     def _is_ahead(self, pack: Pack) -> bool:
         """Whether it is of a weight that nothing else reads, so that it is done before the kernel runs."""

@@ -49,12 +49,12 @@ NAMES = (
     "log statements",
     # loops, from the innermost group out
     *(f"log {what} trips {k}" for k in range(BOUNDARIES) for what in ("spatial", "reduce", "vector")),
-    # memory
-    *(f"log {what} {k}" for k in range(1, BOUNDARIES + 1) for what in ("bytes inside", "bytes moved a flop")),
-    *(f"log {level} traffic{per}" for level in ("L1", "L2", "L3") for per in ("", " a flop")),
+    # memory: where the lanes of loads lie, bytes inside and across boundaries, traffic of caches
     "loads of one element",
     "loads of neighbours",
     "loads of elements apart",
+    *(f"log {what} {k}" for k in range(1, BOUNDARIES + 1) for what in ("bytes inside", "bytes moved a flop")),
+    *(f"log {level} traffic{per}" for level in ("L1", "L2", "L3") for per in ("", " a flop")),
     # threads
     "is parallel",
     "log pieces",
