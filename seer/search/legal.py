@@ -20,6 +20,7 @@ MAX_TILE_VERSIONS_STATEMENTS = 2500  # over all versions for tails
 Predicate = Callable[[Nest, Sketch, np.ndarray, Target], np.ndarray]
 
 PREDICATES: list[Predicate] = []
+GPU_PREDICATES: list[Predicate] = []
 
 
 def register_predicate(predicate: Predicate) -> Predicate:
@@ -28,11 +29,17 @@ def register_predicate(predicate: Predicate) -> Predicate:
     return predicate
 
 
+def register_gpu_predicate(predicate: Predicate) -> Predicate:
+    """The same for nests on a GPU."""
+    GPU_PREDICATES.append(predicate)
+    return predicate
+
+
 def legal(sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
     """Which canonical rows (P, n_params) satisfy every predicate for every nest: bool (P,)."""
     ok = np.ones(len(rows), dtype=bool)
     for nest in sketch.all_nests():
-        for predicate in PREDICATES:
+        for predicate in PREDICATES if target.gpu is None else GPU_PREDICATES:
             ok &= predicate(nest, sketch, rows, target)
     return ok
 

@@ -140,7 +140,8 @@ def _values(p: Param, sketch: Sketch, target: Target) -> np.ndarray:
         return np.array(sorted({*wide, *narrow, min(p.extent, lanes)}), dtype=np.int64)
     powers = [1 << k for k in range(max(p.extent, 1).bit_length())]
     small = [n for n in range(1, SMALL + 1) if n <= p.extent]
-    return np.array(sorted({*_divisors(p.extent), *powers, *small}), dtype=np.int64)
+    most = p.most or p.extent
+    return np.array(sorted(n for n in {*_divisors(p.extent), *powers, *small} if n <= most), dtype=np.int64)
 
 
 def _divisors(n: int) -> list[int]:
