@@ -22,6 +22,7 @@ from seer.ir.sketch import Loop, Nest, Sketch
 from seer.ir.tensor import ComputeOp, Placeholder
 from seer.runtime.target import Target
 from seer.search import analysis
+from seer.search.gpu_features import gpu_features
 from seer.search.legal import tile_vectors
 
 VERSION = 1
@@ -140,6 +141,8 @@ def _log(x: np.ndarray | float) -> np.ndarray:
 
 def features(sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
     """The (P, n_features) float32 matrix of canonical rows (P, n_params)."""
+    if target.gpu is not None:
+        return gpu_features(sketch, rows, target)
     nests = list(sketch.all_nests())
     main = max(nests, key=lambda n: _work(sketch, n))
     view = _NestView(sketch, main, rows, target)

@@ -13,6 +13,7 @@ import numpy as np
 from seer.dtypes import dtype as dtype_of
 from seer.ir.sketch import Nest, Sketch
 from seer.runtime.target import Target
+from seer.search.gpu_legal import GPU_PREDICATES
 
 MAX_STATEMENTS = 1200  # vector statements in one unrolled body
 MAX_TILE_VERSIONS_STATEMENTS = 2500  # over all versions for tails
@@ -20,18 +21,11 @@ MAX_TILE_VERSIONS_STATEMENTS = 2500  # over all versions for tails
 Predicate = Callable[[Nest, Sketch, np.ndarray, Target], np.ndarray]
 
 PREDICATES: list[Predicate] = []
-GPU_PREDICATES: list[Predicate] = []
 
 
 def register_predicate(predicate: Predicate) -> Predicate:
     """Add a condition on the rows (P, n_params) of a nest; it returns a bool array (P,)."""
     PREDICATES.append(predicate)
-    return predicate
-
-
-def register_gpu_predicate(predicate: Predicate) -> Predicate:
-    """The same for nests on a GPU."""
-    GPU_PREDICATES.append(predicate)
     return predicate
 
 

@@ -15,6 +15,7 @@ that reaches past the last row computes the last row again and stores nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from seer.codegen.gpu.combine import RowOfThreads, combine_threads
 from seer.codegen.gpu.common import (
@@ -35,6 +36,16 @@ from seer.ir.loops import Buffer, For, LoopKind, Scope, Stmt, Store, seq
 from seer.ir.simplify import simplify
 from seer.ir.sketch import Nest
 from seer.ir.tensor import Axis, ComputeOp, identity_of
+
+
+def threads_are_neighbours(
+    nest: Nest, op_of: Callable[[str], ComputeOp], expand: Callable[[Expr], Expr]
+) -> bool:
+    """Whether the threads of a row of a nest, rather than its rows, should lie side by side."""
+    reductions = [op_of(s) for s in (nest.stage, *(a.nest.stage for a in nest.attached))]
+    return all(
+        reads_side_by_side(expand, op, op.reduce_axes[-1].name) for op in reductions if op.reducer is not None
+    )
 
 
 def lower_rows(ctx: Context, nest: Nest) -> Stmt:
@@ -62,7 +73,7 @@ class _Rows:
 
     def block(self, block: Expr, thread: Expr) -> Stmt:
         ctx = self.ctx
-        is_near = self.are_threads_neighbours()
+        is_near = threads_are_neighbours(self.nest, ctx.op, ctx.expand)
         dims = [("row", self.per_block), ("x", self.threads)]
         values, lets = take_apart(ctx, thread, dims if is_near else dims[::-1])
         y, x = values if is_near else values[::-1]
@@ -79,15 +90,6 @@ class _Rows:
         if self.op.reducer is not None:
             return wrap([*lets, *more], seq(*parts, self.single()))
         return wrap([*lets, *more], seq(*parts, self.elements()))
-
-    def are_threads_neighbours(self) -> bool:
-        """Whether the threads of a row, rather than the rows, should lie side by side."""
-        stages = [self.nest.stage, *(a.nest.stage for a in self.nest.attached)]
-        for s in stages:
-            op = self.ctx.op(s)
-            if op.reducer is not None and not reads_side_by_side(self.ctx, op, op.reduce_axes[-1].name):
-                return False
-        return True
 
     # -- reductions --------------------------------------------------------------------------
 
@@ -140,7 +142,9 @@ class _Rows:
         start = Store(acc, zero, identity_of(op))
         return seq(start, self.shared_loop(op.reduce_axes, terms, body, is_wide=False))
 
-    def shared_loop(self, axes: tuple[Axis, ...], count: int, body: object, is_wide: bool) -> Stmt:
+    def shared_loop(
+        self, axes: tuple[Axis, ...], count: int, body: Callable[[dict[str, Expr], Expr], Stmt], is_wide: bool
+    ) -> Stmt:
         """Every `threads`-th of `count` index tuples, `items` of them unrolled at a time."""
         ctx = self.ctx
         width = VECTOR if is_wide and self.items % VECTOR == 0 and axes[-1].extent % VECTOR == 0 else 1
@@ -159,7 +163,7 @@ class _Rows:
         at = {a.name: x for a, x in zip(axes, values, strict=True)}
         if width > 1:
             at[axes[-1].name] = at[axes[-1].name] + lane
-        inside = body(at, lane)  # type: ignore[operator]
+        inside = body(at, lane)
         if width > 1:
             inside = For(v.name, as_expr(width), LoopKind.VECTORIZED, inside)
         inside = guarded(fits, wrap([(flat.name, index * width), *lets], inside))
