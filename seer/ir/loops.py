@@ -23,10 +23,11 @@ Semantics
       threads; a program for a GPU is one BLOCK loop. Extents are Const; iterations run at once, in
       no order but that of Sync.
     - Scopes: BLOCK_SHARED is memory that the threads of one GPU block share; inside a THREAD loop
-      REGISTER is a thread's own. ARG is an argument of the kernel. SHARED is scratch seen by all threads. THREAD is
-      scratch private to one thread, its content does not outlive one parallel iteration.
-      REGISTER is SSA values: after unrolling, every index is a constant, but the last, which is
-      a constant or `vector var + constant`; the last extent is the number of lanes of a slot.
+      REGISTER is a thread's own.
+    - ARG is an argument of the kernel. SHARED is scratch seen by all threads. THREAD is scratch
+      private to one thread, its content does not outlive one parallel iteration. REGISTER is SSA
+      values: after unrolling, every index is a constant, but the last, which is a constant or
+      `vector var + constant`; the last extent is the number of lanes of a slot.
     - A Store into a REGISTER buffer inside a SERIAL loop becomes a loop-carried value.
     - Buffers are dense and row-major; contents are undefined until stored.
 """

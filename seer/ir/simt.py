@@ -131,9 +131,8 @@ class _Grid:
 
     def _store(self, buffer: Buffer, at: np.ndarray, value: Any, mask: np.ndarray) -> None:
         where = at[mask]
-        if buffer is self.out:
-            if self.written[buffer][where].any() or len(np.unique(where)) < len(where):
-                raise VerifyError(f"{buffer!r}: an element is written twice")
+        if buffer is self.out and (self.written[buffer][where].any() or len(np.unique(where)) < len(where)):
+            raise VerifyError(f"{buffer!r}: an element is written twice")
         if buffer in self.writer:
             self._check_alone(buffer, where, mask, self.writer[buffer])
             self._check_alone(buffer, where, mask, self.reader[buffer])
@@ -183,12 +182,12 @@ class _Grid:
                     f"(block {self.block[lane]}, thread {self.thread[lane]})"
                 )
             flat = flat * n + k
-        flat = np.broadcast_to(flat, (self.n,))
+        out: np.ndarray = np.broadcast_to(flat, (self.n,))
         if buffer.scope is Scope.BLOCK_SHARED:
-            return flat + self.block * buffer.num_elements
+            out = out + self.block * buffer.num_elements
         if buffer.scope is Scope.REGISTER:
-            return flat + self.lane * buffer.num_elements
-        return flat
+            out = out + self.lane * buffer.num_elements
+        return out
 
     # -- expressions -------------------------------------------------------------------------
 

@@ -263,12 +263,10 @@ class _Checker:
                 place.parallel in depends | place.guards,
                 lambda: f"{where}: parallel iterations write the same element",
             )
-        for var in (place.block, place.thread) if s.buffer.scope is Scope.ARG else ():
-            if var is not None and self.ranges[var][1] > 0:
-                _require(
-                    var in depends | place.guards,
-                    lambda: f"{where}: all iterations of {var} write the same element",
-                )
+        at_once = (place.block, place.thread) if s.buffer.scope is Scope.ARG else ()
+        for var in at_once:
+            is_apart = var is None or self.ranges[var][1] == 0 or var in depends | place.guards
+            _require(is_apart, lambda: f"{where}: blocks or threads write the same element")
         if s.buffer.scope is Scope.BLOCK_SHARED:
             _require(place.thread is not None, lambda: f"{where}: shared memory outside a block")
         if place.vector is not None and self.ranges[place.vector][1] > 0:

@@ -1,4 +1,4 @@
-"""Features of GPU candidates: each (P, n_features) row describes the heaviest kernel and sums up the others."""
+"""Features of GPU candidates: a row describes the heaviest kernel and sums up the others."""
 
 from __future__ import annotations
 

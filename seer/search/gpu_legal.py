@@ -1,4 +1,4 @@
-"""Which rows a GPU can run: vectorised limits of the programming model, and of what ptxas keeps in registers."""
+"""Which rows a GPU can run: vectorised limits of the programming model and of registers."""
 
 from __future__ import annotations
 

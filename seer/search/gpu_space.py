@@ -1,4 +1,4 @@
-"""Random rows brought within a GPU's limits: few rows drawn freely are legal, most are a few halvings away."""
+"""Random rows brought within a GPU's limits: few rows drawn freely are, most are a few halvings away."""
 
 from __future__ import annotations
 

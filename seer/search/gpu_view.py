@@ -21,7 +21,7 @@ from seer.runtime.gpu import Gpu
 from seer.search import analysis
 
 # Registers that a thread uses besides accumulators and what it multiplies: addresses, counters.
-OTHER_REGISTERS = 32
+OTHER_REGISTERS = 40
 COPY_INSTRUCTIONS = 10  # of one load from the device and one store to shared memory
 LOOP_INSTRUCTIONS = 4
 DIRECT_COST = 3.0  # of a load that does not go through shared memory, in loads that do
@@ -113,7 +113,8 @@ class GpuNest:
         last = self.op.axes[-1].extent if self.op.axes else 1
         wide = (self.items % VECTOR == 0) & (last % VECTOR == 0) & bool(self.op.axes)
         width = np.where(wide, VECTOR, 1)
-        result: np.ndarray = -(-(self.points // width) // (self.threads * (self.items // width)))
+        pieces = np.maximum(self.points // width, 1)
+        result: np.ndarray = -(-pieces // (self.threads * (self.items // width)))
         return result
 
     @cached_property
@@ -149,9 +150,9 @@ class GpuNest:
         if self.pattern == "rows":
             exchanges = self.is_near & (self.threads % WARP == 0)
             for s in self.reductions:
-                size = dtype_of(self.sketch.dag.tensor(s).dtype).size_bytes
-                by_warp = np.where(self.row_threads > WARP, self.threads // WARP * size, 0)
-                tree = np.where(self.row_threads > 1, self.threads * size, 0)
+                element = dtype_of(self.sketch.dag.tensor(s).dtype).size_bytes
+                by_warp = np.where(self.row_threads > WARP, self.threads // WARP * element, 0)
+                tree = np.where(self.row_threads > 1, self.threads * element, 0)
                 out += np.where(exchanges, _aligned(by_warp), _aligned(tree))
         return out
 
@@ -179,7 +180,7 @@ class GpuNest:
         """Values that a thread loads for one term of each accumulator."""
         if self.pattern != "tiled":
             return self.tile
-        out = np.zeros(self.count, dtype=np.int64)
+        out: np.ndarray = np.zeros(self.count, dtype=np.int64)
         for r in _reads_of(self.sketch, self.nest.stage):
             used = set().union(*(variables(i) for i in r.indices)) if r.indices else set()
             out += self.product([a for a in self.axes if a in used], 1, 3, 4)
@@ -205,7 +206,8 @@ class GpuNest:
         warps = np.ceil(self.threads / g.warp_size)
         if self.pattern != "tiled":
             per_thread = self.flop * self.padded / (self.blocks * self.threads)
-            return warps * per_thread * fma_cycles
+            simple: np.ndarray = warps * per_thread * fma_cycles
+            return simple
         terms = self.product(self.reduced, 0, 1, 2).astype(float)
         fma = self.tile * terms
         loads, words, copies = np.zeros(self.count), np.zeros(self.count), np.zeros(self.count)
@@ -236,7 +238,9 @@ class GpuNest:
         unrolled = np.maximum(self.column(self.nest.unroll, 0), self.tile) / np.maximum(self.tile, 1)
         loops = terms / np.maximum(unrolled, 1) * LOOP_INSTRUCTIONS
         issued = (fma + loads + copies + loops) / ISSUE_RATE
-        return warps * np.maximum(np.maximum(fma * fma_cycles, issued), words * WORD_CYCLES + copies)
+        slowest = np.maximum(np.maximum(fma * fma_cycles, issued), words * WORD_CYCLES + copies)
+        total: np.ndarray = warps * slowest
+        return total
 
     # -- how full the machine is -----------------------------------------------------------------
 
@@ -260,7 +264,8 @@ class GpuNest:
         """Warps that a multiprocessor holds, as a share of what it can."""
         g = self.gpu
         warps = np.minimum(self.blocks_per_sm, -(-self.blocks // g.num_sms)) * -(-self.threads // g.warp_size)
-        return warps * g.warp_size / g.max_threads_per_sm
+        share: np.ndarray = warps * g.warp_size / g.max_threads_per_sm
+        return share
 
     @cached_property
     def busy(self) -> np.ndarray:
@@ -270,7 +275,8 @@ class GpuNest:
         per_sm = np.ceil(self.blocks / self.gpu.num_sms)
         whole = np.maximum(waves - 1, 0) * np.maximum(self.blocks_per_sm, 1)
         rest = np.minimum(per_sm - whole, self.blocks_per_sm)
-        return self.blocks / (self.gpu.num_sms * np.maximum(whole + rest, 1))
+        share: np.ndarray = self.blocks / (self.gpu.num_sms * np.maximum(whole + rest, 1))
+        return share
 
     # -- work and traffic ------------------------------------------------------------------------
 
@@ -284,14 +290,16 @@ class GpuNest:
     @cached_property
     def padded(self) -> np.ndarray:
         """By how much tiles that reach over the end of axes add to the work."""
-        out = np.ones(self.count)
+        out: np.ndarray = np.ones(self.count)
         if self.pattern == "tiled":
             for a in (*self.op.axes, *self.op.reduce_axes):
                 out = out * (self.step(a.name, 0) * self.trip(a.name, 0) / max(a.extent, 1))
             return out
         if self.pattern == "rows":
-            return self.blocks * self.rows_per_block / self.num_rows
-        return self.blocks * self.threads * self.items / self.points
+            out = out * self.blocks * self.rows_per_block / self.num_rows
+        else:
+            out = out * self.blocks * self.threads * self.items / self.points
+        return out
 
     @cached_property
     def unique_bytes(self) -> float:
@@ -306,11 +314,12 @@ class GpuNest:
     @cached_property
     def moved_bytes(self) -> np.ndarray:
         """Bytes that all blocks together ask of the caches and the device's memory."""
-        out = np.full(self.count, float(self.points * self.size))
+        out: np.ndarray = np.full(self.count, float(self.points * self.size))
         if self.pattern != "tiled":
             for s in {self.nest.stage, self.nest.output, *self.reductions}:
                 out += len(_reads_of_expanded(self.sketch, s)) * self._points_of(s) * self.size
-            return out * self.waste
+            out = out * self.waste
+            return out
         steps = self.blocks * self.product(self.reduced, 0)
         chosen = {t: (choice, dims) for t, choice, dims in self.staged()}
         for r in _reads_of(self.sketch, self.nest.stage):

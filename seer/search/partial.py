@@ -159,15 +159,18 @@ def tile_with_epilogue(p: Partial, stage: str, build: Builder, label: str) -> Pa
 
 
 def has_reuse(p: Partial, stage: str) -> bool:
+    """Whether elements that the stage reads are read again."""
     return analysis.has_reuse(p.op(stage))
 
 
 def is_commutative(p: Partial, stage: str) -> bool:
+    """Whether the stage is a reduction whose terms may be combined in any order."""
     op = p.op(stage)
     return op.reducer is not None and op.reducer.commutative
 
 
 def is_ordered(p: Partial, stage: str) -> bool:
+    """Whether the stage is a reduction that must keep its order."""
     return p.op(stage).reducer is not None and not is_commutative(p, stage)
 
 
@@ -182,4 +185,5 @@ def is_row_reduction(p: Partial, stage: str) -> bool:
 
 
 def is_spatial(p: Partial, stage: str) -> bool:
+    """Whether the stage reduces nothing."""
     return p.op(stage).reducer is None

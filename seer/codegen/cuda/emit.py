@@ -73,7 +73,8 @@ class _Kernel:
         *inputs, out = program.params
         params = [f"const {_memory(b)}* __restrict__ {names.of(b, b.name)}" for b in inputs]
         params.append(f"{_memory(out)}* __restrict__ {names.of(out, out.name)}")
-        head = f'extern "C" __global__ void __launch_bounds__({launch.threads}) {program.name}({", ".join(params)})'
+        bounds_of = f"__launch_bounds__({launch.threads})"
+        head = f'extern "C" __global__ void {bounds_of} {program.name}({", ".join(params)})'
         with self.block(head):
             for b in program.buffers:
                 self.line(self.declaration(b))

@@ -27,7 +27,12 @@ __device__ __forceinline__ float seer_sigmoid(float x) { return 1.0f / (1.0f + e
 __device__ __forceinline__ double seer_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 // Quotient and remainder of numbers that may be negative, rounded down.
 template <typename T>
-__device__ __forceinline__ T seer_floordiv(T a, T b) { return a / b - ((a % b != 0) && ((a < 0) != (b < 0))); }
+__device__ __forceinline__ T seer_floordiv(T a, T b) {
+  return a / b - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
 template <typename T>
-__device__ __forceinline__ T seer_floormod(T a, T b) { T r = a % b; return (r != 0 && (r < 0) != (b < 0)) ? r + b : r; }
+__device__ __forceinline__ T seer_floormod(T a, T b) {
+  T r = a % b;
+  return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;
+}
 """.lstrip()
