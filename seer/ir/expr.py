@@ -15,9 +15,9 @@ The whole grammar:
          | Read(tensor, indices)          tensor level only
          | Load(buffer, indices)          loop level only
 
-Semantics: `//` and `%` on integers floor (as Python); `/` is for floats only; `min`/`max` on
-floats propagate NaN; integer arithmetic wraps. Operators on Python values build nodes and fold
-constants and neutral elements at once, so index arithmetic stays small.
+Semantics: `//` and `%` on integers floor (as Python), by zero they give 0 (as NumPy); `/` is for
+floats only; `min`/`max` on floats propagate NaN; integer arithmetic wraps. Operators on Python values
+build nodes and fold constants and neutral elements at once, so index arithmetic stays small.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ class ValueEmitter(IndexEmitter):
             case Call(name, args, _):
                 return self.call(name, [self.value(a) for a in args])
             case Binary(op, a, b):
-                if e.dtype == "int64" and op in ("+", "-", "*", "//", "%", "min", "max"):
+                if e.dtype == "int64" and op in ("+", "-", "*", "min", "max"):
+                    return self.integer(e)
+                if e.dtype == "int64" and op in ("//", "%") and isinstance(b, Const) and b.value > 0:
                     return self.integer(e)
                 return self.binary(op, self.value(a), self.value(b))
             case Select(cond, a, b):
@@ -140,14 +142,19 @@ class ValueEmitter(IndexEmitter):
         return self.select(self.compare("uno", a, a), a, best)
 
     def _floor_division(self, op: str, a: Val, b: Val) -> Val:
-        zero = Val("0", a.dtype)
-        r = self.op("srem", a, b)
-        opposite = self.compare("slt", self.op("xor", r, b), zero)
+        zero, one, minus_one = (Val(text, a.dtype) for text in ("0", "1", "-1"))
+        # The machine stops a program that divides by zero, or the lowest number by -1.
+        by_zero, by_minus_one = self.compare("eq", b, zero), self.compare("eq", b, minus_one)
+        divisor = self.select(self.op("or", by_zero, by_minus_one), one, b)
+        r = self.op("srem", a, divisor)
+        opposite = self.compare("slt", self.op("xor", r, divisor), zero)
         wrong = self.op("and", self.compare("ne", r, zero), opposite)
         if op == "%":
-            return self.select(wrong, self.op("add", r, b), r)
-        q = self.op("sdiv", a, b)
-        return self.select(wrong, self.op("sub", q, Val("1", a.dtype)), q)
+            return self.select(wrong, self.op("add", r, divisor), r)
+        q = self.op("sdiv", a, divisor)
+        q = self.select(wrong, self.op("sub", q, one), q)
+        q = self.select(by_minus_one, self.op("sub", zero, a), q)
+        return self.select(by_zero, zero, q)
 
     def cast(self, v: Val, dtype: str) -> Val:
         """C conversion; a float out of an integer's range becomes the nearest one, NaN becomes 0."""
