@@ -248,7 +248,7 @@ class StatementEmitter(ValueEmitter):
 
     def _store(self, s: Store) -> None:
         buffer = s.buffer
-        v = self.value(s.value)
+        v = self.shared_value(s.value)
         if buffer.scope is Scope.REGISTER:
             self._store_register(s, v)
             return

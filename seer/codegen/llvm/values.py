@@ -37,9 +37,26 @@ class ValueEmitter(IndexEmitter):
         self.versions: dict[Buffer, int] = {}
         self.guards: list[Guard] = []
         self._inside: dict[int, tuple[Load, bool]] = {}
+        self._evaluated: dict[int, tuple[Expr, Val]] | None = None
+
+    def shared_value(self, e: Expr) -> Val:
+        """The value of an expression whose nodes may be reached by several ways, each evaluated once."""
+        self._evaluated = {}
+        v = self.value(e)
+        self._evaluated = None
+        return v
 
     def value(self, e: Expr) -> Val:
         """The value of an expression; one that does not depend on the lane is a scalar."""
+        known = self._evaluated
+        if known is None or self.guards:
+            return self._value_of(e)
+        found = known.get(id(e))
+        if found is None:  # holds e: an id must not be used again
+            found = known[id(e)] = (e, self._value_of(e))
+        return found[1]
+
+    def _value_of(self, e: Expr) -> Val:
         match e:
             case Const(value, dtype):
                 return Val(literal(value, dtype), dtype)
@@ -107,6 +124,7 @@ class ValueEmitter(IndexEmitter):
         assert self.lane_var is not None
         name, lanes = self.lane_var, self.lanes
         self.lane_var, self.lanes = None, 1
+        known, self._evaluated = self._evaluated, None
         before = self.env.get(name)
         for k in range(lanes):
             self.env[name] = k
@@ -114,12 +132,16 @@ class ValueEmitter(IndexEmitter):
         if before is None:
             del self.env[name]
         self.lane_var, self.lanes = name, lanes
+        self._evaluated = known
 
     # -- operators -----------------------------------------------------------------------------
 
     def binary(self, op: str, a: Val, b: Val) -> Val:
         """An operator on values of one dtype."""
         if op in ("and", "or"):
+            for x, y in ((a, b), (b, a)):
+                if x.text in ("true", "false") and x.lanes == 1:
+                    return y if (x.text == "true") == (op == "and") else x
             return self.op(op, a, b)
         if op in ("min", "max"):
             return self.extremum(op, a, b)
