@@ -71,7 +71,7 @@ def test_every_sketch_is_right(shape: tuple) -> None:
     rng = np.random.default_rng(2)
     for s in sketches:
         rows = space_of(s, TARGET).sample(40, rng)
-        rows = rows[legal(s, rows, TARGET)][:3]
+        rows = rows[legal(s, rows, TARGET)][:1]
         assert len(rows)
         for row in (default_row(s, TARGET), *rows):
             bench.measure(build(s, row, TARGET), 2, 0.0)
