@@ -86,6 +86,9 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="llvm", help="what to compile for (default llvm: this CPU)")
     parser.add_argument("--threads", type=int, help="threads (default: all CPUs)")
     parser.add_argument("--records", type=Path, help="the records database")
+    parser.add_argument(
+        "--exact", action="store_true", help="no algorithm that is equal up to rounding only (Winograd)"
+    )
 
 
 def _load(args: argparse.Namespace) -> tuple[Graph, Target]:
@@ -124,9 +127,10 @@ def _tune(args: argparse.Namespace) -> int:
         seed=args.seed,
         strategy=args.strategy,
         store=args.warm,
+        exact=args.exact,
     )
     print(result)
-    tuned = driver.compile(model, target, result.records)
+    tuned = driver.compile(model, target, result.records, args.exact)
     untuned = driver.compile(model, target)
     _report(model, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
     if args.records is not None:
@@ -150,7 +154,7 @@ def _bench(args: argparse.Namespace) -> int:
     model, target = _load(args)
     compiled = {"untuned": driver.compile(model, target)}
     if args.records is not None:
-        compiled = {"tuned": driver.compile(model, target, args.records), **compiled}
+        compiled = {"tuned": driver.compile(model, target, args.records, args.exact), **compiled}
     _report(model, compiled, args.repeat, with_numpy=True)
     return 0
 

@@ -39,7 +39,12 @@ RecordsLike = Records | str | Path | None
 _log = logging.getLogger("seer")
 
 
-def compile(model: Graph, target: str | Target | None = "llvm", records: RecordsLike = None) -> CompiledModel:
+def compile(
+    model: Graph,
+    target: str | Target | None = "llvm",
+    records: RecordsLike = None,
+    exact: bool = False,
+) -> CompiledModel:
     """Compile a model to machine code.
 
     Args:
@@ -47,6 +52,7 @@ def compile(model: Graph, target: str | Target | None = "llvm", records: Records
         target: what to compile for, such as "llvm" (this CPU) or "llvm -threads=1".
         records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
             one where there is none.
+        exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
 
     Raises:
         UserError: if the model has no output, or the target is not this machine.
@@ -58,7 +64,7 @@ def compile(model: Graph, target: str | Target | None = "llvm", records: Records
     parts = partition(graph)
     with _opened(records, must_exist=True) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
-        candidates = {key: best_candidate(dag, chosen, database) for key, dag in dags.items()}
+        candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
     kernels = build_kernels(candidates, chosen)
     plan = plan_model(graph, parts, [kernels[s.dag.workload_key] for s in parts.subgraphs])
     return CompiledModel(plan, chosen)
@@ -75,6 +81,7 @@ def tune(
     progress: bool | Callback = True,
     measurer: Measurer | None = None,
     store: RecordsLike = None,
+    exact: bool = False,
 ) -> TuneResult:
     """Search for fast schedules of every kernel of a model.
 
@@ -92,6 +99,7 @@ def tune(
         measurer: what times candidates, instead of this machine.
         store: records of other models to start warm from: cost models and best parameters of
             families that they share with this one.
+        exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
 
     Returns:
         What was found; pass its `records` to `compile`. Ctrl-C ends the search, not the program.
@@ -104,7 +112,7 @@ def tune(
     _check_budget(trials, seconds)
     how = strategy_of(strategy)
     graph = optimize(model)
-    tasks = tasks_of(partition(graph), chosen)
+    tasks = tasks_of(partition(graph), chosen, exact)
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
     seed = flags.seed() if seed is None else seed
@@ -184,11 +192,15 @@ def _ms(seconds: float) -> str:
 # -- kernels -------------------------------------------------------------------------------------
 
 
-def best_candidate(dag: ComputeDAG, target: Target, records: Records | None) -> tuple[Sketch, np.ndarray]:
+def best_candidate(
+    dag: ComputeDAG, target: Target, records: Records | None, exact: bool = False
+) -> tuple[Sketch, np.ndarray]:
     """The fastest recorded candidate of a ComputeDAG, or the default one."""
-    record = records.best(dag.workload_key, target.key) if records is not None else None
+    sketches = generate_sketches(dag, target, exact)
+    only = [s.key for s in sketches] if exact else None
+    record = records.best(dag.workload_key, target.key, only) if records is not None else None
     if record is not None:
-        for sketch in generate_sketches(dag, target):
+        for sketch in sketches:
             if sketch.key == record.sketch_key and {p.name for p in sketch.params} == set(record.params):
                 return sketch, sketch.row(record.params)
         _log.warning("the best record of %s names a sketch that is no more: %s", dag.tag, record.sketch_key)

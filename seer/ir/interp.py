@@ -349,8 +349,11 @@ class _Machine:
                 return np.dtype(dtype).type(value)
             case Var(name, _):
                 return env[name]
-            case Unary(op, a):
-                return -self.value(a, env) if op == "neg" else not self.value(a, env)
+            case Unary("neg", a):
+                with np.errstate(all="ignore"):
+                    return -self.value(a, env)
+            case Unary(_, a):
+                return not self.value(a, env)
             case Binary(op, a, b):
                 with np.errstate(all="ignore"):
                     return BINARY[op](self.value(a, env), self.value(b, env))

@@ -36,7 +36,7 @@ class Param:
         axis: for a tile, "stage.axis": the params of one axis, in order, are its inner trip
             counts, outer to inner.
         extent: for a tile, the extent of the axis.
-        choices: for every other kind, the allowed values.
+        choices: the allowed values; for a tile, empty unless only these are allowed.
         vector: for a tile, whether this innermost level is vectorised.
         most: for a tile, the largest number that is drawn (0: no limit).
     """
@@ -185,6 +185,8 @@ class Sketch:
         key: readable and unique within the DAG; records name the sketch by it.
         nests: root nests in the order in which they run.
         inlined: stages always computed where they are read.
+        algorithm: "" if the DAG is the task's own, else the name of the algorithm that replaced it
+            by an equal one, up to rounding.
     """
 
     dag: ComputeDAG
@@ -192,6 +194,7 @@ class Sketch:
     params: tuple[Param, ...]
     nests: tuple[Nest, ...]
     inlined: tuple[str, ...] = ()
+    algorithm: str = ""
 
     @cached_property
     def _columns(self) -> dict[str, int]:

@@ -43,6 +43,7 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
             values[p.name] = p.choices[-1]
     for nest in sketch.all_nests():
         values.update(_Tiles(sketch, nest, target).choose())
+    values.update({p.name: p.choices[0] for p in sketch.params if p.kind == "tile" and p.choices})
     row: np.ndarray = sketch.canonical(sketch.row(values)[None])[0]
     return row
 

@@ -29,6 +29,7 @@ class Partial:
     params: tuple[Param, ...] = ()
     inlined: tuple[str, ...] = ()
     label: tuple[str, ...] = ()
+    algorithm: str = ""
 
     def op(self, stage: str) -> ComputeOp:
         return self.dag.op(stage)

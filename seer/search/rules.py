@@ -15,7 +15,8 @@ from seer.errors import ScheduleError
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import INLINE, ROOT, Sketch
 from seer.runtime.target import Target
-from seer.search import analysis, builders
+from seer.search import analysis, builders, winograd  # noqa: F401  (winograd registers itself)
+from seer.search.alternatives import alternatives
 from seer.search.gpu_rules import GPU_RULES
 from seer.search.partial import (
     Partial,
@@ -67,8 +68,10 @@ def _attach(p: Partial, stage: str) -> list[Partial]:
     host = p.host(stage)
     assert host is not None
     packed = any(k.tensor == stage for k in host.packs)
-    inner = () if packed else tuple(range(1, max(host.finish, 1) + 1))
-    return [p.attach(host, builders.plain_nest(p.dag, stage), (*inner, ROOT, INLINE), ())]
+    whole = packed or not analysis.has_regions(p.dag, stage, p.inlined)
+    inner = () if whole else tuple(range(1, max(host.finish, 1) + 1))
+    nest, params = builders.plain_nest(p.dag, stage)
+    return [p.attach(host, nest, (*inner, ROOT, INLINE), params)]
 
 
 def _attach_reduction(p: Partial, stage: str) -> list[Partial]:
@@ -78,6 +81,15 @@ def _attach_reduction(p: Partial, stage: str) -> list[Partial]:
     build = builders.lanes_nest if lanes else builders.reduce_nest
     nest, params = build(p.dag, stage, p.target, parallel=False)
     return [p.attach(host, nest, (1,), params)]
+
+
+def _is_written_out(p: Partial, stage: str) -> bool:
+    op = p.op(stage)
+    return bool(op.written_out) and op.reducer is None
+
+
+def _write_out(p: Partial, stage: str) -> list[Partial]:
+    return [tile_with_epilogue(p, stage, builders.written_out_nest, f"straight({stage})")]
 
 
 def _multi_level(p: Partial, stage: str) -> list[Partial]:
@@ -116,6 +128,7 @@ def _skip(p: Partial, stage: str) -> list[Partial]:
 
 
 RULES += [
+    Rule("straight-code", _is_written_out, _write_out),
     Rule("always-inline", _can_inline, _inline),
     Rule("compute-location", _is_attachable, _attach),
     Rule("attach-reduction", is_row_reduction, _attach_reduction),
@@ -131,15 +144,20 @@ RULES += [
 
 
 @lru_cache(maxsize=256)
-def generate_sketches(dag: ComputeDAG, target: Target) -> tuple[Sketch, ...]:
+def generate_sketches(dag: ComputeDAG, target: Target, exact: bool = False) -> tuple[Sketch, ...]:
     """Every sketch of a ComputeDAG; the first is the naive one, the second the best guess.
+
+    Args:
+        dag: what to compute.
+        target: on what.
+        exact: leave out the algorithms that are equal up to rounding only.
 
     Raises:
         ScheduleError: if no rule decides some stage.
     """
-    partials = [Partial(dag, target)]
-    for t in reversed(dag.ops):
-        partials = [new for p in partials for new in _decide(p, t.name)]
+    partials = derive(Partial(dag, target))
+    for other in () if exact or target.gpu is not None else alternatives(dag):
+        partials += derive(Partial(other.dag, target, label=(other.name,), algorithm=other.name))
     sketches = [builders.naive_sketch(dag)]
     seen = {sketches[0].key}
     for p in partials:
@@ -149,6 +167,14 @@ def generate_sketches(dag: ComputeDAG, target: Target) -> tuple[Sketch, ...]:
             sketches.append(sketch)
     flags.debug("sketch", lambda: "\n".join(f"{dag.tag}: {s!r}" for s in sketches))
     return tuple(sketches)
+
+
+def derive(start: Partial) -> list[Partial]:
+    """Every way to decide all stages, from the output to the inputs."""
+    partials = [start]
+    for t in reversed(start.dag.ops):
+        partials = [new for p in partials for new in _decide(p, t.name)]
+    return partials
 
 
 def _decide(p: Partial, stage: str) -> list[Partial]:
@@ -167,4 +193,4 @@ def _decide(p: Partial, stage: str) -> list[Partial]:
 
 def finish(p: Partial) -> Sketch:
     """The sketch of a partial in which every stage is decided."""
-    return Sketch(p.dag, " ".join(p.label) or "inline", p.params, p.nests, p.inlined)
+    return Sketch(p.dag, " ".join(p.label) or "inline", p.params, p.nests, p.inlined, p.algorithm)

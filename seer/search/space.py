@@ -135,7 +135,7 @@ def space_of(sketch: Sketch, target: Target) -> Space:
 def _values(p: Param, sketch: Sketch, target: Target) -> np.ndarray:
     if p.kind == "parallel" and target.num_threads == 1:
         return np.array([0])
-    if p.kind != "tile":
+    if p.choices:
         return np.array(p.choices, dtype=np.int64)
     if p.vector:
         lanes = target.lanes(sketch.dag.op(p.name.split(".")[0]).body.dtype)
