@@ -41,7 +41,7 @@ class Intrinsic:
     @property
     def emulated_text(self) -> str:
         head, _, parameters = self.signature.rpartition(")")[0].partition("(")
-        parameters = f"{parameters}, SEER_LINE" if parameters else "SEER_LINE"
+        parameters = f"{parameters}, CALLER_LINE" if parameters else "CALLER_LINE"
         return f"{self._head}inline {head}({parameters}) {{ (void)seer_line; {self.emulated} }}\n"
 
     @property
@@ -83,7 +83,8 @@ def _cp_async(size: int, cache: str) -> Intrinsic:
     return Intrinsic(
         f"void seer_cp_async_{size}(void* to, const void* from)",
         f"""  unsigned address = (unsigned)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size};" : : "r"(address), "l"(from) : "memory");""",
+  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size};"
+               : : "r"(address), "l"(from) : "memory");""",
         f"seer_emu::copy_async(to, from, {size}, {size}, seer_line);",
     )
 
@@ -140,7 +141,8 @@ _ALL = (
     ),
     Intrinsic(
         "unsigned seer_half2(float low, float high)",
-        '  unsigned out;\n  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));\n  return out;',
+        '  unsigned out;\n  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));\n'
+        "  return out;",
         "return seer_emu::half_of_float(low) | (unsigned)seer_emu::half_of_float(high) << 16;",
     ),
     Intrinsic(
@@ -197,7 +199,7 @@ def device_prelude(names: Iterable[str] | None = None) -> str:
         if name not in INTRINSICS:
             raise UserError(f"no intrinsic {name!r}; there are {', '.join(INTRINSICS)}")
     body = "".join(i.device_text for name, i in INTRINSICS.items() if name in wanted)
-    return f"#ifndef SEER_EMULATE\n{_MACROS}{body}#endif\n"
+    return f"{_MACROS}#ifndef SEER_EMULATE\n{body}#endif\n"
 
 
 def emulated_prelude() -> str:

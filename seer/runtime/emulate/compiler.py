@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from seer import flags
@@ -19,9 +20,10 @@ _PARTS = ("scheduler.cpp", "checks.cpp", "main.cpp")
 _COMMON = (
     "-std=c++17",
     "-g1",
+    "-gdwarf-4",  # older symbolizers misread the file names of version 5
     "-w",
     "-march=native",
-    "-fno-pie",
+    "-fPIC",
     "-fno-exceptions",
     "-fno-rtti",
     "-ffp-contract=off",
@@ -37,24 +39,60 @@ _CHECKED = (
 _LIMIT_S = 120.0
 
 
-def program(text: str, checked: bool) -> Path:
-    """The emulation program of a translated source; it is compiled unless it is in the cache.
+def library(text: str, checked: bool) -> Path:
+    """The shared library of a translated source; it is compiled unless it is in the cache.
 
     Raises:
         TargetError: if there is no C++ compiler.
         BuildError: if it refuses the source; the message is the compiler's.
     """
-    flags_ = (*_COMMON, *(_CHECKED if checked else _FAST))
-    folder = _cache_folder()
-    out = folder / f"k{_hash(text, *flags_)}"
+    options = (*_COMMON, *(_CHECKED if checked else _FAST))
+
+    def build(out: Path) -> None:
+        source = out.with_suffix(".cpp")
+        source.write_text(text)
+        headers = [f"-I{_precompiled(options)}", f"-I{HEADERS}"]
+        link = ["-shared", "-nostdlib", str(source), "-lm", "-o", str(out)]
+        _run([compiler(), *options, *headers, *link])
+
+    return _cached(f"k{_hash(text, *options)}.so", build)
+
+
+def runner() -> Path:
+    """The program that runs kernels."""
+
+    def build(out: Path) -> None:
+        parts = [str(HEADERS / p) for p in _PARTS]
+        _run([compiler(), *_COMMON, "-O2", "-rdynamic", *parts, "-lm", "-ldl", "-o", str(out)])
+
+    return _cached(f"r{_hash(*_PARTS)}", build)
+
+
+def _precompiled(options: tuple[str, ...]) -> Path:
+    """A folder with the header as gcc reads it fastest; the header is most of a compilation."""
+
+    def build(out: Path) -> None:
+        out.mkdir()
+        if "clang" not in _version():
+            header = str(HEADERS / "seer_emulate.h")
+            made = str(out / "seer_emulate.h.gch")
+            _run([compiler(), *options, f"-I{HEADERS}", "-x", "c++-header", header, "-o", made])
+
+    return _cached(f"h{_hash(*options)}", build)
+
+
+def _cached(name: str, build: Callable[[Path], None]) -> Path:
+    """The file or folder `name` of the cache; `build` makes it, unseen until it is whole."""
+    out = _cache_folder() / name
     if not out.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            source, code = Path(scratch) / "kernel.cpp", Path(scratch) / "kernel.o"
-            source.write_text(text)
-            _run([compiler(), *flags_, f"-I{HEADERS}", "-c", str(source), "-o", str(code)])
-            linked = Path(scratch) / "kernel"
-            _run([compiler(), "-no-pie", str(code), *map(str, _runtime()), "-o", str(linked)])
-            linked.replace(out)
+        with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+            made = Path(scratch) / name
+            build(made)
+            try:
+                made.rename(out)
+            except OSError:  # another process was faster with a folder
+                if not out.exists():
+                    raise
     return out
 
 
@@ -89,24 +127,6 @@ def source_line(binary: Path, address: int) -> int:
     return 0
 
 
-@functools.lru_cache(maxsize=1)
-def _runtime() -> tuple[Path, ...]:
-    """The emulator's own object files."""
-    flags_ = (*_COMMON, "-O2")
-    texts = [p.read_text() for p in sorted(HEADERS.iterdir()) if p.suffix in (".cpp", ".h")]
-    folder = _cache_folder()
-    out = []
-    for part in _PARTS:
-        code = folder / f"r{_hash(part, *texts, *flags_)}.o"
-        if not code.exists():
-            with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                made = Path(scratch) / "part.o"
-                _run([compiler(), *flags_, "-c", str(HEADERS / part), "-o", str(made)])
-                made.replace(code)
-        out.append(code)
-    return tuple(out)
-
-
 def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
@@ -128,14 +148,22 @@ def _cache_folder() -> Path:
 
 @functools.lru_cache(maxsize=1)
 def _identity() -> str:
-    """What compiled code depends on beside its source: compiler, processor, headers."""
-    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-    cpu = platform.machine() + platform.processor()
+    """What compiled code depends on beside its source: compiler, processor, and the emulator."""
+    cpu = platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        cpu += next((line for line in info.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
-    headers = "".join(p.read_text() for p in sorted(HEADERS.glob("*.h")))
-    return version + cpu + headers
+        lines = info.read_text().splitlines()
+        cpu += next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return _version() + cpu + "".join(_own_files())
+
+
+@functools.lru_cache(maxsize=1)
+def _version() -> str:
+    return subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+
+
+def _own_files() -> list[str]:
+    return [p.read_text() for p in sorted(HEADERS.iterdir()) if p.suffix in (".cpp", ".h")]
 
 
 def _hash(*texts: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from seer.errors import EmulationError, UserError
-from seer.runtime.emulate.compiler import program, source_line
+from seer.runtime.emulate.compiler import library, runner, source_line
 from seer.runtime.emulate.source import KernelSource, Parameter, translate
 
 Order = Literal["forward", "reverse", "random"]
@@ -75,7 +75,7 @@ def emulate(
     launch = _Launch(kernel, arrays, uninitialized)
     if 0 in shape[:3]:
         return 0.0
-    binary = program(translation.text, checked)
+    binary = library(translation.text, checked)
     fibers = checked or translation.is_blocking
     head = [name, *shape, shared_bytes, int(checked), int(fibers), _ORDERS[order], seed % 2**64]
     return launch.run(binary, head, limit_s, source)
@@ -119,7 +119,8 @@ class _Launch:
         self._reserve += 4 * max(_GUARD_BYTES, array.nbytes) + (1 << 18)
 
     def run(self, binary: Path, head: list[Any], limit_s: float, source: str) -> float:
-        request = " ".join(map(str, [*head, self._reserve, self._size, len(self._kernel.parameters), *self._words]))
+        sizes = (self._reserve, self._size, len(self._kernel.parameters))
+        request = " ".join(map(str, (*head, *sizes, *self._words)))
         with tempfile.TemporaryFile() as file:
             file.truncate(self._size + _PAGE)
             with mmap.mmap(file.fileno(), self._size + _PAGE) as pages:
@@ -136,7 +137,7 @@ class _Launch:
     def _ask(self, binary: Path, fd: int, request: str, limit_s: float, source: str) -> dict[str, Any]:
         try:
             done = subprocess.run(
-                [str(binary), str(fd)],
+                [str(runner()), str(binary), str(fd)],
                 input=request,
                 capture_output=True,
                 text=True,
@@ -194,9 +195,10 @@ def _dim3(sizes: Sequence[int], what: str) -> tuple[int, int, int]:
 def _check_block(kernel: KernelSource, block: Sequence[int]) -> None:
     threads = block[0] * block[1] * block[2]
     if not 1 <= threads <= MAX_THREADS or block[2] > 64:
-        raise UserError(f"kernel {kernel.name}: a block of {tuple(block)} has {threads} threads; 1 to 1024 can be")
+        raise UserError(
+            f"kernel {kernel.name}: a block of {tuple(block)} has {threads} threads, not 1 to 1024"
+        )
     if kernel.max_threads and threads > kernel.max_threads:
         raise UserError(
-            f"kernel {kernel.name}: a block of {threads} threads, but __launch_bounds__ says {kernel.max_threads}"
+            f"kernel {kernel.name}: {threads} threads a block, __launch_bounds__ says {kernel.max_threads}"
         )
-

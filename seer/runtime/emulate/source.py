@@ -42,7 +42,9 @@ _DTYPES = {
 }
 _REAL = {"float", "double"}
 _BLOCKING = re.compile(r"__sync|_sync\b|\bseer_(?!load4|store4|float|half|bf16)\w+")
-_KERNEL = re.compile(r"__global__\s+(?P<head>[^;{()]*(?:\([^()]*\)[^;{()]*)?)\b(?P<name>\w+)\s*\((?P<params>[^{;]*?)\)\s*\{")
+_KERNEL = re.compile(
+    r"__global__\s+(?P<head>[^;{()]*(?:\([^()]*\)[^;{()]*)?)\b(?P<name>\w+)\s*\((?P<params>[^{;]*?)\)\s*\{"
+)
 _SHARED = re.compile(r"(?P<extern>extern\s+)?__shared__\s+(?P<body>[^;]*);")
 _ALIGN = re.compile(r"(?:__align__|alignas)\s*\(\s*(\w+)\s*\)\s*")
 
@@ -106,10 +108,11 @@ def translate(source: str, checked: bool) -> Translation:
     numbers = iter(range(len(code)))
     body = _SHARED.sub(lambda m: _shared(m, next(numbers), checked), code)
     table = "".join(
-        f'{{"{k}", [](const seer_emu::Argument* a) {{ seer_emu::call({k}, a); }}}}, ' for k in kernels
+        f'{{"{k}", [](const seer_emu::Argument* a) {{ seer_emu::call(::{k}, a); }}}}, ' for k in kernels
     )
     text = (
-        f'#define SEER_EMULATE 1\n#include "seer_emulate.h"\n{emulated_prelude()}#line 1 "kernel.cu"\n{body}\n'
+        f'#include "seer_emulate.h"\n{emulated_prelude()}'
+        f'#line 1 "kernel.cu"\n{body}\n'
         f'extern "C" const seer_emu::Kernel seer_emu::seer_kernels[] = {{{table}{{nullptr, nullptr}}}};\n'
     )
     return Translation(text, kernels, _BLOCKING.search(_without_device_prelude(code)) is not None)

@@ -6,8 +6,6 @@
 
 #include "runtime.h"
 
-extern "C" char __executable_start, _end;  // the linker knows where the program lies
-
 namespace seer_emu {
 
 namespace {
@@ -54,9 +52,18 @@ std::string element_name(const Region& r, size_t index) {
 std::string other_name(uint64_t who) {
   std::string name = "thread " + thread_name(thread_of(who));
   if (block_of(who) == block_of(now_without_kind)) return name;
-  dim3 g = gridDim;
+  uint3 g = gridDim;
   unsigned b = block_of(who);
   return name + format(" of block (%u, %u, %u)", b % g.x, b / g.x % g.y, b / (g.x * g.y));
+}
+
+// A barrier that only some threads reach shows as a race of the others: say who waits.
+std::string who_waits() {
+  for (unsigned t = 0; t < block.size; t++)
+    if (block.threads[t].state == State::at_barrier)
+      return format("; meanwhile thread %s waits at the barrier on line %d", thread_name(t).c_str(),
+                    block.threads[t].line);
+  return "";
 }
 
 [[noreturn]] void fault_race(const Region& r, size_t index, const char* verb, const char* other_verb,
@@ -69,7 +76,7 @@ std::string other_name(uint64_t who) {
   bool same_block = block_of(who) == block_of(now_without_kind);
   fault("race", place,
         std::string(verb) + " " + element_name(r, index) + ", which " + other_name(who) + " " + other_verb +
-            (same_block ? " with no barrier between" : "; blocks are not ordered"));
+            (same_block ? " with no barrier between" + who_waits() : "; blocks are not ordered"));
 }
 
 void check_read(Region& r, size_t index, uintptr_t pc, int line) {
@@ -82,8 +89,8 @@ void check_read(Region& r, size_t index, uintptr_t pc, int line) {
     bool in_flight = kind_of(c.write) == nobody && c.write != 0;
     fault("unwritten read", place,
           "reads " + element_name(r, index) +
-              (in_flight ? ", whose asynchronous copy has not been waited for"
-                         : ", which nothing has written in this block"));
+              (in_flight ? std::string(", whose asynchronous copy has not been waited for")
+                         : ", which nothing has written yet in this block" + who_waits()));
   }
   if (!r.is_initialised && kind_of(c.write) == nobody) {
     Place place;
@@ -237,8 +244,8 @@ void check_access(uintptr_t address, size_t bytes, Access access, uintptr_t pc, 
   size_t k = address - (uintptr_t)arena;
   if (__builtin_expect(k >= arena_bytes, 0)) {
     if (on_own_stack(address)) return;
-    bool in_program = address >= (uintptr_t)&__executable_start && address + bytes <= (uintptr_t)&_end;
-    if (in_program && access == Access::read) return;  // a table of constants
+    bool in_code = address >= code_start && address + bytes <= code_end;
+    if (in_code && access == Access::read) return;  // a table of constants
     describe_outside(address, bytes, verb_of(access), pc);
   }
   Region* r = owners[k / chunk];
@@ -305,7 +312,7 @@ void* dynamic_shared() {
 
 // The compiler's instrumentation (-fsanitize=thread) calls these at every access to memory.
 using seer_emu::Access;
-#define SEER_PC ((uintptr_t)__builtin_return_address(0) - 1)
+#define SEER_PC ((uintptr_t)__builtin_return_address(0) - 1 - seer_emu::code_start)
 #define SEER_ACCESS(bytes)                                                                                     \
   extern "C" void __tsan_read##bytes(void* p) { seer_emu::check_access((uintptr_t)p, bytes, Access::read, SEER_PC, 0); } \
   extern "C" void __tsan_write##bytes(void* p) { seer_emu::check_access((uintptr_t)p, bytes, Access::write, SEER_PC, 0); } \

@@ -1,7 +1,9 @@
-// The program that runs one launch: reads a request on stdin, works on the arrays in a file that
-// it shares with its parent, and answers with one line of JSON on stdout.
+// The program that runs one launch: loads the compiled kernel, reads a request on stdin, works on
+// the arrays in a file that it shares with its parent, and answers with a line of JSON on stdout.
 //
-//   main FD < request
+//   main kernel.so FD < request
+#include <dlfcn.h>
+#include <link.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,13 +14,14 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "runtime.h"
 
 extern "C" {
 extern uint3 seer_thread_idx asm("threadIdx"), seer_block_idx asm("blockIdx");
-extern dim3 seer_block_dim asm("blockDim"), seer_grid_dim asm("gridDim");
+extern uint3 seer_block_dim asm("blockDim"), seer_grid_dim asm("gridDim");
 }
 
 namespace seer_emu {
@@ -32,8 +35,10 @@ std::string format(const char* text, ...) {
   return buffer;
 }
 
+uintptr_t code_start, code_end;
+
 std::string thread_name(unsigned t) {
-  dim3 d = blockDim;
+  uint3 d = blockDim;
   return format("(%u, %u, %u)", t % d.x, t / d.x % d.y, t / (d.x * d.y));
 }
 
@@ -89,9 +94,9 @@ namespace {
 void on_signal(int number, siginfo_t* info, void* context) {
   const ucontext_t* c = (const ucontext_t*)context;
 #if defined(__x86_64__)
-  uintptr_t pc = (uintptr_t)c->uc_mcontext.gregs[REG_RIP];
+  uintptr_t pc = (uintptr_t)c->uc_mcontext.gregs[REG_RIP] - code_start;
 #else
-  uintptr_t pc = (uintptr_t)c->uc_mcontext.pc;
+  uintptr_t pc = (uintptr_t)c->uc_mcontext.pc - code_start;
 #endif
   Place place;
   place.pc = pc;
@@ -127,10 +132,33 @@ double seconds() {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void serve(int fd) {
+int find_code(dl_phdr_info* info, size_t, void* base) {
+  if (info->dlpi_addr != (uintptr_t)base) return 0;
+  code_start = code_end = info->dlpi_addr;
+  for (int k = 0; k < info->dlpi_phnum; k++) {
+    const auto& header = info->dlpi_phdr[k];
+    if (header.p_type == PT_LOAD)
+      code_end = std::max<uintptr_t>(code_end, info->dlpi_addr + header.p_vaddr + header.p_memsz);
+  }
+  return 1;
+}
+
+const Kernel* load(const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) fault("not loaded", Place(), dlerror());
+  const Kernel* kernel = (const Kernel*)dlsym(library, "seer_kernels");
+  link_map* map = nullptr;
+  dlinfo(library, RTLD_DI_LINKMAP, &map);
+  dl_iterate_phdr(find_code, (void*)map->l_addr);
+  while (kernel->name != nullptr && options.kernel != kernel->name) kernel++;
+  if (kernel->name == nullptr) fault("not loaded", Place(), "there is no kernel " + options.kernel);
+  return kernel;
+}
+
+void serve(const char* path, int fd) {
   // kernel, grid, block, shared bytes, checked, fibers, order, seed, bytes to reserve, bytes of the file
   size_t reserve, file_bytes, count;
-  dim3 &g = seer_grid_dim, &b = seer_block_dim;
+  uint3 &g = seer_grid_dim, &b = seer_block_dim;
   std::cin >> options.kernel >> g.x >> g.y >> g.z >> b.x >> b.y >> b.z >> options.shared_bytes >>
       options.checked >> options.fibers >> options.order >> options.seed >> reserve >> file_bytes >> count;
   reserve_memory(reserve);
@@ -158,9 +186,7 @@ void serve(int fd) {
       arrays.push_back({r, file + offset});
     }
   }
-  const Kernel* kernel = seer_kernels;
-  while (kernel->name != nullptr && options.kernel != kernel->name) kernel++;
-  if (kernel->name == nullptr) fault("no kernel", Place(), "there is no kernel " + options.kernel);
+  const Kernel* kernel = load(path);
   double start = seconds();
   run_grid(kernel->entry, arguments.data());
   double spent = seconds() - start;
@@ -176,7 +202,7 @@ void serve(int fd) {
 
 int main(int, char** argv) {
   seer_emu::catch_signals();
-  seer_emu::serve(atoi(argv[1]));
+  seer_emu::serve(argv[1], atoi(argv[2]));
   _exit(0);
 }
 

@@ -96,4 +96,7 @@ std::string format(const char* text, ...) __attribute__((format(printf, 1, 2)));
 std::string thread_name(unsigned thread);
 extern bool in_kernel;
 
+// Where the emulated code lies; its debug information counts from code_start.
+extern uintptr_t code_start, code_end;
+
 }  // namespace seer_emu

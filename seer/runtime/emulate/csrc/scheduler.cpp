@@ -9,7 +9,7 @@
 
 extern "C" {
 uint3 seer_thread_idx asm("threadIdx"), seer_block_idx asm("blockIdx");
-dim3 seer_block_dim asm("blockDim"), seer_grid_dim asm("gridDim");
+uint3 seer_block_dim asm("blockDim"), seer_grid_dim asm("gridDim");
 void seer_switch(void** save, void* load);
 }
 
@@ -112,7 +112,7 @@ std::vector<unsigned> numbers_to(unsigned n) {
 
 void enter(unsigned t) {
   block.current = t;
-  const dim3& d = seer_block_dim;
+  const uint3& d = seer_block_dim;
   seer_thread_idx = {t % d.x, t / d.x % d.y, t / (d.x * d.y)};
   thread_changed();
 }
@@ -218,7 +218,7 @@ void* fresh_stack(unsigned t) {
 }
 
 void begin_block(unsigned index) {
-  const dim3& g = seer_grid_dim;
+  const uint3& g = seer_grid_dim;
   seer_block_idx = {index % g.x, index / g.x % g.y, index / (g.x * g.y)};
   block.index = index;
   block.at_barrier = block.done = block.epoch = 0;
@@ -250,7 +250,7 @@ void run_grid(Entry kernel_entry, const Argument* kernel_arguments) {
   entry = kernel_entry;
   arguments = kernel_arguments;
   random_state = options.seed;
-  const dim3 &b = seer_block_dim, &g = seer_grid_dim;
+  const uint3 &b = seer_block_dim, &g = seer_grid_dim;
   block.size = b.x * b.y * b.z;
   block.threads.resize(block.size);
   block.warps.resize((block.size + warp_lanes - 1) / warp_lanes);

@@ -1,5 +1,6 @@
 // CUDA C for a C++ compiler: included before a kernel's source.
 #pragma once
+#define SEER_EMULATE 1
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -20,18 +21,21 @@
 
 constexpr int warpSize = 32;
 
-#define SEER_LINE int seer_line = __builtin_LINE()
+// For code that reads memory of the emulator, which is none of the device's.
+#define SEER_UNWATCHED __attribute__((no_sanitize("thread")))
+
+#define CALLER_LINE int seer_line = __builtin_LINE()
 
 // Barriers. The line tells one from another.
 #define __syncthreads() ::seer_emu::barrier(__LINE__)
-inline void __syncwarp(unsigned mask = 0xffffffffu, SEER_LINE) { seer_emu::warp_barrier(mask, seer_line); }
+inline void __syncwarp(unsigned mask = 0xffffffffu, CALLER_LINE) { seer_emu::warp_barrier(mask, seer_line); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
 // Warp shuffles.
 namespace seer_emu {
 template <class T>
-T shuffle(unsigned mask, T value, unsigned source, const char* what, int line) {
+SEER_UNWATCHED T shuffle(unsigned mask, T value, unsigned source, const char* what, int line) {
   static_assert(sizeof(T) <= deposit_bytes);
   const Exchange* e = warp_exchange(&value, sizeof value, mask, what, line);
   if (!(e->lanes >> source & 1))
@@ -43,29 +47,29 @@ T shuffle(unsigned mask, T value, unsigned source, const char* what, int line) {
 }  // namespace seer_emu
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, SEER_LINE) {
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, CALLER_LINE) {
   unsigned lane = seer_emu::lane_of_thread(), first = lane & ~(unsigned)(width - 1);
   return seer_emu::shuffle(mask, value, first + ((unsigned)source & (unsigned)(width - 1)), "__shfl_sync", seer_line);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, SEER_LINE) {
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, CALLER_LINE) {
   unsigned lane = seer_emu::lane_of_thread(), source = lane ^ (unsigned)lane_mask;
   if (source / (unsigned)width > lane / (unsigned)width) source = lane;
   return seer_emu::shuffle(mask, value, source, "__shfl_xor_sync", seer_line);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, SEER_LINE) {
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, CALLER_LINE) {
   unsigned lane = seer_emu::lane_of_thread();
   bool is_inside = lane % (unsigned)width + delta < (unsigned)width;
   return seer_emu::shuffle(mask, value, is_inside ? lane + delta : lane, "__shfl_down_sync", seer_line);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, SEER_LINE) {
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, CALLER_LINE) {
   unsigned lane = seer_emu::lane_of_thread();
   bool is_inside = lane % (unsigned)width >= delta;
   return seer_emu::shuffle(mask, value, is_inside ? lane - delta : lane, "__shfl_up_sync", seer_line);
 }
-inline unsigned __ballot_sync(unsigned mask, int predicate, SEER_LINE) {
+SEER_UNWATCHED inline unsigned __ballot_sync(unsigned mask, int predicate, CALLER_LINE) {
   const seer_emu::Exchange* e = seer_emu::warp_exchange(&predicate, sizeof predicate, mask, "__ballot_sync", seer_line);
   unsigned out = 0;
   for (unsigned lane = 0; lane < 32; lane++) {
@@ -83,7 +87,7 @@ struct Same {
   using type = T;
 };
 template <class T, class F>
-__attribute__((no_sanitize("thread"), noinline)) T exchange(T* p, F combine) {
+SEER_UNWATCHED T exchange(T* p, F combine) {
   T old = *p;
   *p = combine(old);
   return old;
@@ -91,7 +95,7 @@ __attribute__((no_sanitize("thread"), noinline)) T exchange(T* p, F combine) {
 }  // namespace seer_emu
 #define SEER_ATOMIC(name, combined)                                       \
   template <class T>                                                      \
-  T name(T* p, typename seer_emu::Same<T>::type value, SEER_LINE) {       \
+  T name(T* p, typename seer_emu::Same<T>::type value, CALLER_LINE) {       \
     seer_emu::access_atomic(p, sizeof(T), seer_line);                     \
     return seer_emu::exchange(p, [&](T old) -> T { return combined; });   \
   }
@@ -100,7 +104,7 @@ SEER_ATOMIC(atomicMax, old > value ? old : value)
 SEER_ATOMIC(atomicMin, old < value ? old : value)
 SEER_ATOMIC(atomicExch, ((void)old, value))
 template <class T>
-T atomicCAS(T* p, typename seer_emu::Same<T>::type compare, typename seer_emu::Same<T>::type value, SEER_LINE) {
+T atomicCAS(T* p, typename seer_emu::Same<T>::type compare, typename seer_emu::Same<T>::type value, CALLER_LINE) {
   seer_emu::access_atomic(p, sizeof(T), seer_line);
   return seer_emu::exchange(p, [&](T old) -> T { return old == compare ? value : old; });
 }
@@ -187,9 +191,7 @@ inline double max(double a, double b) { return fmax(a, b); }
 
 #include "seer_tensor.h"
 
-// One call of a kernel whose parameters are known only to the compiler. The arguments are no memory
-// of the device.
-#define SEER_UNWATCHED __attribute__((no_sanitize("thread")))
+// One call of a kernel whose parameters are known only to the compiler.
 namespace seer_emu {
 template <class T>
 SEER_UNWATCHED T value_of(const Argument& a) {

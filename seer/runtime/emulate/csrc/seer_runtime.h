@@ -12,8 +12,7 @@ struct dim3 {
 
 // Constants as far as one emulated thread can tell: the scheduler sets them when it changes threads.
 extern "C" {
-extern const uint3 threadIdx, blockIdx;
-extern const dim3 blockDim, gridDim;
+extern const uint3 threadIdx, blockIdx, blockDim, gridDim;
 }
 
 namespace seer_emu {
@@ -32,7 +31,7 @@ struct Kernel {
   const char* name;
   Entry entry;
 };
-extern "C" const Kernel seer_kernels[];  // defined next to the emulated source, ends with a null name
+extern "C" const Kernel seer_kernels[];  // in the emulated source; ends with a null name
 
 // What the lanes of a warp brought to one operation, each up to deposit_bytes.
 struct Exchange {

@@ -44,7 +44,7 @@ struct Fragments {
 };
 // Value: (fragments of a lane, register, position in it) -> float. `per` values in a register.
 template <unsigned per, class Value>
-void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* what, int line,
+SEER_UNWATCHED void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* what, int line,
               Value value) {
   Fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
   const Exchange* e = warp_exchange(&mine, sizeof mine, 0xffffffffu, what, line);
@@ -82,7 +82,7 @@ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
 // ldmatrix: lane 8 * m + r gives the address of row r (16 bytes) of matrix m; each lane receives
 // 4 bytes of each matrix, of row lane / 4.
 template <unsigned matrices>
-void load_matrices(uint32_t (&to)[matrices], const void* row, int line) {
+SEER_UNWATCHED void load_matrices(uint32_t (&to)[matrices], const void* row, int line) {
   const Exchange* e = warp_exchange(&row, sizeof row, 0xffffffffu, "ldmatrix", line);
   if (e->lanes != 0xffffffffu) fault_at("warp divergence", line, "ldmatrix needs all 32 lanes of a warp");
   const unsigned lane = lane_of_thread();
