@@ -64,7 +64,10 @@ extern "C" __global__ void __launch_bounds__(128) tiled(
 )
 
 # A block a row; warps meet through shared memory.
-SOFTMAX = """extern "C" __global__ void __launch_bounds__(128) softmax(
+SOFTMAX = (
+    device_prelude([])
+    + """
+extern "C" __global__ void __launch_bounds__(128) softmax(
     const float* __restrict__ x, float* __restrict__ y, int n) {
   __shared__ float part[4];
   const int t = threadIdx.x;
@@ -85,6 +88,7 @@ SOFTMAX = """extern "C" __global__ void __launch_bounds__(128) softmax(
   for (int i = t; i < n; i += 128) y[blockIdx.x * n + i] = __expf(row[i] - top) / sum;
 }
 """
+)
 
 _MMA_HEAD = device_prelude()
 
