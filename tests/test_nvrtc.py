@@ -7,7 +7,7 @@ import shutil
 import pytest
 from cuda_kernels import MATMUL, MMA_TF32, PIPELINED_SUM, REGISTER_TILED, SOFTMAX, mma_16
 
-from seer.codegen.cuda.intrinsics import INTRINSICS
+from seer.codegen.cuda.intrinsics import INTRINSICS, device_prelude
 from seer.errors import BuildError, TargetError
 from seer.runtime import nvrtc
 from seer.runtime.nvrtc import compile_cubin, parse_usage
@@ -49,12 +49,14 @@ def test_usage_is_what_the_kernel_declares() -> None:
 def test_every_intrinsic_is_in_some_compiled_kernel(arch: str) -> None:
     """A template or an unused function is not assembled, so each is called here."""
     calls = {
-        "seer_shfl": "x = seer_shfl(x, 3);",
-        "seer_shfl_xor": "x = seer_shfl_xor(x, 3);",
-        "seer_shfl_up": "x = seer_shfl_up(x, 3);",
-        "seer_shfl_down": "x = seer_shfl_down(x, 3);",
+        "seer_shuffle": "x = seer_shuffle(x, 3);",
+        "seer_shuffle_xor": "x = seer_shuffle_xor(x, 3);",
+        "seer_shuffle_up": "x = seer_shuffle_up(x, 3);",
+        "seer_shuffle_down": "x = seer_shuffle_down(x, 3);",
         "seer_load4": "x += seer_load4(out + 4).x;",
         "seer_store4": "seer_store4(out + 8, make_float4(x, x, x, x));",
+        "seer_make4": "x += seer_make4(x, x, x, x).y;",
+        "seer_fma": "x = seer_fma(x, x, 1.0f); x += (float)seer_fma((double)x, 1.0, 2.0);",
         "seer_half_to_float": "x = seer_half_to_float(h);",
         "seer_float_to_half": "h = seer_float_to_half(x);",
         "seer_bf16_to_float": "x = seer_bf16_to_float(h);",
@@ -76,8 +78,6 @@ def test_every_intrinsic_is_in_some_compiled_kernel(arch: str) -> None:
         "seer_cp_async_wait": "seer_cp_async_wait<0>();",
     }
     assert set(calls) == set(INTRINSICS)
-    from seer.codegen.cuda.intrinsics import device_prelude
-
     body = "\n  ".join(calls.values())
     source = f"""{device_prelude()}
 extern "C" __global__ void all(float* out) {{

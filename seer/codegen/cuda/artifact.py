@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from seer.codegen.artifact import ArgSpec
-from seer.dtypes import dtype as dtype_of
+from seer.codegen.memory_plan import Lifetime, MemoryPlan, plan_memory
+
+ALIGNMENT = 256  # of device memory: what CUDA allocates, and what vector loads need
 
 Dim3 = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
-    """Device memory that the launches of one kernel share; its contents are not kept."""
+    """Device memory that the launches of one kernel share, aligned to 256 bytes; it is not kept."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * dtype_of(self.dtype).size_bytes
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +52,16 @@ class CudaKernel:
     source: str
     launches: tuple[Launch, ...]
     scratch: tuple[BufferSpec, ...] = ()
+
+    def scratch_plan(self) -> MemoryPlan:
+        """Where each scratch buffer lies; buffers that no launch needs together share memory."""
+        return plan_memory([self._lifetime(b) for b in self.scratch])
+
+    def scratch_size(self, num_threads: int = 1) -> int:
+        """Bytes of scratch that a run needs, however many threads the host has."""
+        return self.scratch_plan().size_bytes
+
+    def _lifetime(self, buffer: BufferSpec) -> Lifetime:
+        uses = [k for k, launch in enumerate(self.launches) if buffer.name in launch.args]
+        size_bytes = -(-buffer.size_bytes // ALIGNMENT) * ALIGNMENT
+        return Lifetime(size_bytes, min(uses, default=0), max(uses, default=0))

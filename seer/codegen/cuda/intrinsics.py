@@ -49,11 +49,18 @@ class Intrinsic:
         return f"{self.template}\n" if self.template else ""
 
 
-def _shuffle(name: str, cuda: str, type_name: str) -> Intrinsic:
-    call = f"return {cuda}(0xffffffffu, value, lane"
+def _shuffle(name: str, cuda: str, parameter: str) -> Intrinsic:
     return Intrinsic(
-        f"{type_name} {name}({type_name} value, int lane)", f"  {call});", f"{call}, 32, seer_line);"
+        f"T {name}(T value, int {parameter})",
+        f"  return {cuda}(0xffffffffu, value, {parameter});",
+        f"return {cuda}(0xffffffffu, value, {parameter}, 32, seer_line);",
+        template="template <typename T>",
     )
+
+
+def _same(signature: str, body: str) -> Intrinsic:
+    """A function that is the same text for both."""
+    return Intrinsic(signature, f"  {body}", body)
 
 
 def _mma(name: str, ptx: str, emulated: str) -> Intrinsic:
@@ -100,20 +107,15 @@ def _cp_async_or_zero(size: int, cache: str) -> Intrinsic:
 
 
 _ALL = (
-    _shuffle("seer_shfl", "__shfl_sync", "float"),
-    _shuffle("seer_shfl_xor", "__shfl_xor_sync", "float"),
-    _shuffle("seer_shfl_up", "__shfl_up_sync", "float"),
-    _shuffle("seer_shfl_down", "__shfl_down_sync", "float"),
-    Intrinsic(
-        "float4 seer_load4(const float* from)",
-        "  return *reinterpret_cast<const float4*>(from);",
-        "return *reinterpret_cast<const float4*>(from);",
-    ),
-    Intrinsic(
-        "void seer_store4(float* to, float4 value)",
-        "  *reinterpret_cast<float4*>(to) = value;",
-        "*reinterpret_cast<float4*>(to) = value;",
-    ),
+    _shuffle("seer_shuffle", "__shfl_sync", "lane"),
+    _shuffle("seer_shuffle_xor", "__shfl_xor_sync", "mask"),
+    _shuffle("seer_shuffle_up", "__shfl_up_sync", "delta"),
+    _shuffle("seer_shuffle_down", "__shfl_down_sync", "delta"),
+    _same("seer_float4 seer_load4(const float* from)", "return *reinterpret_cast<const float4*>(from);"),
+    _same("void seer_store4(float* to, seer_float4 value)", "*reinterpret_cast<float4*>(to) = value;"),
+    _same("seer_float4 seer_make4(float x, float y, float z, float w)", "return make_float4(x, y, z, w);"),
+    _same("float seer_fma(float a, float b, float c)", "return __fmaf_rn(a, b, c);"),
+    _same("double seer_fma(double a, double b, double c)", "return __fma_rn(a, b, c);"),
     Intrinsic(
         "float seer_half_to_float(unsigned short bits)",
         '  float out;\n  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(bits));\n  return out;',
@@ -173,7 +175,9 @@ _ALL = (
         template="template <int pending>",
     ),
 )
-INTRINSICS = {i.name: i for i in _ALL}
+INTRINSICS = tuple(dict.fromkeys(i.name for i in _ALL))
+
+_TYPES = "typedef float4 seer_float4;\n"
 
 # NVRTC has no headers, and so no such macros.
 _MACROS = """#ifndef INFINITY
@@ -198,10 +202,10 @@ def device_prelude(names: Iterable[str] | None = None) -> str:
     for name in wanted:
         if name not in INTRINSICS:
             raise UserError(f"no intrinsic {name!r}; there are {', '.join(INTRINSICS)}")
-    body = "".join(i.device_text for name, i in INTRINSICS.items() if name in wanted)
-    return f"{_MACROS}#ifndef SEER_EMULATE\n{body}#endif\n"
+    body = "".join(i.device_text for i in _ALL if i.name in wanted)
+    return f"{_MACROS}#ifndef SEER_EMULATE\n{_TYPES}{body}#endif\n"
 
 
 def emulated_prelude() -> str:
     """The definitions for the emulator's compiler."""
-    return "".join(i.emulated_text for i in INTRINSICS.values())
+    return _TYPES + "".join(i.emulated_text for i in _ALL)

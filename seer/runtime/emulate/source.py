@@ -41,7 +41,7 @@ _DTYPES = {
     "uint4": ("uint32",),
 }
 _REAL = {"float", "double"}
-_BLOCKING = re.compile(r"__sync|_sync\b|\bseer_(?!load4|store4|float|half|bf16)\w+")
+_BLOCKING = re.compile(r"__sync|_sync\b|\bseer_(?:shuffle|mma|ldmatrix|cp_async)")
 _KERNEL = re.compile(
     r"__global__\s+(?P<head>[^;{()]*(?:\([^()]*\)[^;{()]*)?)\b(?P<name>\w+)\s*\((?P<params>[^{;]*?)\)\s*\{"
 )
