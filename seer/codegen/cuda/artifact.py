@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from seer.codegen.artifact import ArgSpec
 from seer.codegen.memory_plan import Lifetime, MemoryPlan, plan_memory
@@ -65,3 +67,43 @@ class CudaKernel:
         uses = [k for k, launch in enumerate(self.launches) if buffer.name in launch.args]
         size_bytes = -(-buffer.size_bytes // ALIGNMENT) * ALIGNMENT
         return Lifetime(size_bytes, min(uses, default=0), max(uses, default=0))
+
+
+class _LaunchLike(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def args(self) -> tuple[str, ...]: ...
+
+
+class _ScratchLike(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class ModuleLike(Protocol):
+    """What the generator makes: one-dimensional launches, static shared memory."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def args(self) -> tuple[ArgSpec, ...]: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def launches(self) -> Sequence[_LaunchLike]: ...
+    @property
+    def scratch(self) -> Sequence[_ScratchLike]: ...
+
+
+def cuda_kernel(module: ModuleLike) -> CudaKernel:
+    """The generator's module as the runtime takes it."""
+    launches = (Launch(e.name, (e.blocks, 1, 1), (e.threads, 1, 1), e.args) for e in module.launches)
+    scratch = (BufferSpec(b.name, b.size_bytes) for b in module.scratch)
+    return CudaKernel(module.name, module.args, module.source, tuple(launches), tuple(scratch))

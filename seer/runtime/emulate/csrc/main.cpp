@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -201,6 +202,7 @@ void serve(const char* path, int fd) {
 }  // namespace seer_emu
 
 int main(int, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // an endless kernel does not outlive who asked for it
   seer_emu::catch_signals();
   seer_emu::serve(argv[1], atoi(argv[2]));
   _exit(0);
