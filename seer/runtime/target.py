@@ -141,6 +141,8 @@ _CPUS = {
     "x86-64-v4": _Cpu(_X86, 64, 32, True, l2_kib=1024),
     "cortex-a72": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True),
     "neoverse-n1": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True, l1_kib=64, l2_kib=1024),
+    # Its 256-bit SVE registers are not used: NEON's four pipes are as wide together.
+    "neoverse-v1": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True, l1_kib=64, l2_kib=1024),
 }
 
 

@@ -71,9 +71,16 @@ class Scope:
 
 
 class Builder:
-    """One function under construction; see the module's docstring."""
+    """One function under construction; see the module's docstring.
 
-    def __init__(self) -> None:
+    Args:
+        has_fma: whether a fused multiply-add is an instruction. Where it is not, LLVM would call the C
+            library for each lane, so a product and a sum are written instead, rounded twice; and such
+            processors have no instruction for floor either.
+    """
+
+    def __init__(self, has_fma: bool = True) -> None:
+        self.has_fma = has_fma
         self.lines: list[Any] = []  # strings, and lists of strings that are still filled
         self.block = "entry"
         self.depths: dict[str, int] = {}
@@ -262,6 +269,25 @@ class Builder:
         start, kind = known
         args = ", ".join([f"{kind} {x.text}" for x in values])
         return Val(self.inst(f"{start}{args})"), v.dtype, v.lanes)
+
+    def fma(self, x: Val, y: Val, z: Val) -> Val:
+        """X * y + z, rounded once if the processor can."""
+        if self.has_fma:
+            return self.intrinsic("fma", x, y, z)
+        return self.op("fadd", self.op("fmul", x, y), z)
+
+    def floor(self, x: Val) -> Val:
+        """The largest whole number that is not larger."""
+        if self.has_fma:
+            return self.intrinsic("floor", x)
+        # Adding and taking off the first number without a fraction rounds to a whole number.
+        whole = self.constant(2.0 ** (23 if x.dtype == "float32" else 52), x.dtype)
+        signed = self.intrinsic("copysign", whole, x)
+        rounded = self.op("fsub", self.op("fadd", x, signed), signed)
+        one, zero = self.constant(1.0, x.dtype), self.constant(0.0, x.dtype)
+        too_large = self.select(self.compare("ogt", rounded, x), one, zero)
+        down = self.intrinsic("copysign", self.op("fsub", rounded, too_large), x)
+        return self.select(self.compare("olt", self.intrinsic("fabs", x), whole), down, x)
 
     def bitcast(self, v: Val, dtype: str) -> Val:
         """The same bits as another type of the same size."""

@@ -66,8 +66,8 @@ class IndexEmitter(Builder):
         inductions: the open innermost loop, by the name of its counter.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, has_fma: bool = True) -> None:
+        super().__init__(has_fma)
         self.env: dict[str, int | str] = {}
         self.ranges: dict[str, Range] = {}
         self.lane_var: str | None = None

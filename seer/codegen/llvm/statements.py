@@ -31,10 +31,11 @@ class StatementEmitter(ValueEmitter):
 
     Args:
         on_parallel: called for each parallel loop; it writes the call of the loop's own function.
+        has_fma: see Builder.
     """
 
-    def __init__(self, on_parallel: OnParallel | None = None) -> None:
-        super().__init__()
+    def __init__(self, on_parallel: OnParallel | None = None, has_fma: bool = True) -> None:
+        super().__init__(has_fma)
         self._on_parallel = on_parallel
         self._stored: dict[int, tuple[Stmt, frozenset[Buffer]]] = {}
 

@@ -31,8 +31,8 @@ class ValueEmitter(IndexEmitter):
         guards: conditions under which what is being evaluated is used.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, has_fma: bool = True) -> None:
+        super().__init__(has_fma)
         self.registers: dict[Buffer, Slots] = {}
         self.versions: dict[Buffer, int] = {}
         self.guards: list[Guard] = []
@@ -181,8 +181,10 @@ class ValueEmitter(IndexEmitter):
     def call(self, name: str, args: list[Val]) -> Val:
         """A math function."""
         if name == "fma":
-            return self.intrinsic("fma", *args)
-        if name in ("sqrt", "floor"):
+            return self.fma(*args)
+        if name == "floor":
+            return self.floor(*args)
+        if name == "sqrt":
             return self.intrinsic(name, *args)
         if name == "abs":
             if args[0].dtype.startswith("float"):
