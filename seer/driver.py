@@ -18,6 +18,7 @@ from seer.codegen.build import build
 from seer.codegen.model_plan import plan_model
 from seer.errors import BuildError, ScheduleError, UserError
 from seer.graph.graph import Graph
+from seer.graph.narrow import narrow, storage_type
 from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
@@ -39,7 +40,12 @@ RecordsLike = Records | str | Path | None
 _log = logging.getLogger("seer")
 
 
-def compile(model: Graph, target: str | Target | None = "llvm", records: RecordsLike = None) -> CompiledModel:
+def compile(
+    model: Graph,
+    target: str | Target | None = "llvm",
+    records: RecordsLike = None,
+    dtype: str = "float32",
+) -> CompiledModel:
     """Compile a model to machine code.
 
     Args:
@@ -47,14 +53,16 @@ def compile(model: Graph, target: str | Target | None = "llvm", records: Records
         target: what to compile for, such as "llvm" (this CPU) or "llvm -threads=1".
         records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
             one where there is none.
+        dtype: what weights, and large arrays between kernels, are stored as: "float16" and "bfloat16"
+            take half the memory. Arithmetic, inputs and outputs stay float32.
 
     Raises:
-        UserError: if the model has no output, or the target is not this machine.
+        UserError: if the model has no output, the target is not this machine, or the dtype is unknown.
         RecordError: if the records cannot be read.
     """
     chosen = Target.parse(target)
     _check(model, chosen)
-    graph = optimize(model)
+    graph = prepare(model, dtype)
     parts = partition(graph)
     with _opened(records, must_exist=True) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
@@ -75,6 +83,7 @@ def tune(
     progress: bool | Callback = True,
     measurer: Measurer | None = None,
     store: RecordsLike = None,
+    dtype: str = "float32",
 ) -> TuneResult:
     """Search for fast schedules of every kernel of a model.
 
@@ -92,6 +101,7 @@ def tune(
         measurer: what times candidates, instead of this machine.
         store: records of other models to start warm from: cost models and best parameters of
             families that they share with this one.
+        dtype: as it will be given to `compile`.
 
     Returns:
         What was found; pass its `records` to `compile`. Ctrl-C ends the search, not the program.
@@ -103,7 +113,7 @@ def tune(
     _check(model, chosen)
     _check_budget(trials, seconds)
     how = strategy_of(strategy)
-    graph = optimize(model)
+    graph = prepare(model, dtype)
     tasks = tasks_of(partition(graph), chosen)
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
@@ -179,6 +189,17 @@ class TuneResult:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3f} ms" if math.isfinite(seconds) else "not all measured"
+
+
+def prepare(model: Graph, dtype: str = "float32") -> Graph:
+    """The graph as it is partitioned into kernels.
+
+    Raises:
+        UserError: if the dtype is none that a model can be stored in.
+    """
+    stored = storage_type(dtype)
+    graph = optimize(model)
+    return graph if stored is None else narrow(graph, stored)
 
 
 # -- kernels -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from seer.codegen.artifact import ArgSpec
 from seer.codegen.build import compile_module
 from seer.codegen.model_entry import model_entry
 from seer.codegen.model_plan import ModelPlan
+from seer.dtypes import numpy_dtype
 from seer.errors import UserError
 from seer.flags import debug
 from seer.runtime import memory
@@ -80,7 +81,7 @@ class CompiledModel:
         if not isinstance(threads, int) or threads < 1:
             raise UserError(f"model {self.name}: num_threads is {threads!r}; it must be an integer >= 1")
         inputs = self._bind(arrays, named)
-        outputs = [np.empty(s.shape, s.dtype) for s in self.outputs]
+        outputs = [np.empty(s.shape, numpy_dtype(s.dtype)) for s in self.outputs]
         arena = self._arenas.take(self._plan.arena_size(threads))
         try:
             self._run(
@@ -138,10 +139,11 @@ class CompiledModel:
 
     def _check(self, spec: ArgSpec, value: Any) -> np.ndarray:
         try:  # Python numbers and lists take the input's dtype; an array must have it
-            array = np.asarray(value, None if isinstance(value, np.ndarray | np.generic) else spec.dtype)
+            has_dtype = isinstance(value, np.ndarray | np.generic)
+            array = np.asarray(value, None if has_dtype else numpy_dtype(spec.dtype))
         except (TypeError, ValueError) as e:
             raise UserError(f"model {self.name}: input {_describe(spec)} is not an array: {e}") from e
-        if array.dtype != np.dtype(spec.dtype) or array.shape != spec.shape:
+        if array.dtype != numpy_dtype(spec.dtype) or array.shape != spec.shape:
             raise UserError(
                 f"model {self.name}: input {spec.name!r} must be {spec.dtype}{list(spec.shape)}, "
                 f"found {array.dtype}{list(array.shape)}"

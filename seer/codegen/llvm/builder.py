@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from seer.dtypes import convert, is_narrow
 from seer.dtypes import dtype as dtype_of
+from seer.runtime.target import Target
 
 LOCAL = 1 << 30  # the depth of a value that must stay where it was computed
 
@@ -55,6 +57,8 @@ def literal(value: float | int | bool, dtype: str) -> str:
     """The text of a scalar constant."""
     if dtype == "bool":
         return "true" if value else "false"
+    if is_narrow(dtype):
+        return str(convert(np.float32(value), "float32", dtype).view(np.int16))
     if not dtype.startswith("float"):
         return str(int(value))
     exact = float(np.float32(value)) if dtype == "float32" else float(value)
@@ -74,13 +78,11 @@ class Builder:
     """One function under construction; see the module's docstring.
 
     Args:
-        has_fma: whether a fused multiply-add is an instruction. Where it is not, LLVM would call the C
-            library for each lane, so a product and a sum are written instead, rounded twice; and such
-            processors have no instruction for floor either.
+        target: decides what is written out because the processor has no instruction for it.
     """
 
-    def __init__(self, has_fma: bool = True) -> None:
-        self.has_fma = has_fma
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self.lines: list[Any] = []  # strings, and lists of strings that are still filled
         self.block = "entry"
         self.depths: dict[str, int] = {}
@@ -271,14 +273,14 @@ class Builder:
         return Val(self.inst(f"{start}{args})"), v.dtype, v.lanes)
 
     def fma(self, x: Val, y: Val, z: Val) -> Val:
-        """X * y + z, rounded once if the processor can."""
-        if self.has_fma:
+        """X * y + z, rounded once if the processor can; else LLVM would call the C library by lane."""
+        if self.target.has_fma:
             return self.intrinsic("fma", x, y, z)
         return self.op("fadd", self.op("fmul", x, y), z)
 
     def floor(self, x: Val) -> Val:
         """The largest whole number that is not larger."""
-        if self.has_fma:
+        if self.target.has_fma:  # those without it have no instruction for floor either
             return self.intrinsic("floor", x)
         # Adding and taking off the first number without a fraction rounds to a whole number.
         whole = self.constant(2.0 ** (23 if x.dtype == "float32" else 52), x.dtype)

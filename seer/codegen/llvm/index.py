@@ -11,6 +11,7 @@ from seer.errors import BuildError
 from seer.ir.expr import Binary, Const, Expr, Select, Unary, Var, as_expr
 from seer.ir.loops import Buffer
 from seer.ir.simplify import UNKNOWN, Range, affine, bounds
+from seer.runtime.target import Target
 
 _SCALES = (2, 4, 8)  # what an addressing mode multiplies by
 
@@ -66,8 +67,8 @@ class IndexEmitter(Builder):
         inductions: the open innermost loop, by the name of its counter.
     """
 
-    def __init__(self, has_fma: bool = True) -> None:
-        super().__init__(has_fma)
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self.env: dict[str, int | str] = {}
         self.ranges: dict[str, Range] = {}
         self.lane_var: str | None = None

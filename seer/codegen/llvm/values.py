@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from seer.codegen.llvm.builder import Val, literal, memory_type, value_type
 from seer.codegen.llvm.index import IndexEmitter, LaneDependentError, Linear, is_product
 from seer.codegen.llvm.mathlib import MATH
+from seer.codegen.llvm.narrow import narrow, widen
+from seer.dtypes import is_narrow
 from seer.errors import BuildError
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Select, Unary, Var
 from seer.ir.loops import Buffer, Scope
+from seer.runtime.target import Target
 
 Slots = dict[int, Val]
 Guard = tuple[Expr, bool]  # a condition and whether it holds
@@ -31,8 +34,8 @@ class ValueEmitter(IndexEmitter):
         guards: conditions under which what is being evaluated is used.
     """
 
-    def __init__(self, has_fma: bool = True) -> None:
-        super().__init__(has_fma)
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self.registers: dict[Buffer, Slots] = {}
         self.versions: dict[Buffer, int] = {}
         self.guards: list[Guard] = []
@@ -153,6 +156,10 @@ class ValueEmitter(IndexEmitter):
         """C conversion; a float out of an integer's range becomes the nearest one, NaN becomes 0."""
         if v.dtype == dtype:
             return v
+        if is_narrow(v.dtype):
+            return self.cast(widen(self, v), dtype)
+        if is_narrow(dtype):
+            return narrow(self, self.cast(v, "float32"), dtype)
         to = value_type(dtype, v.lanes)
         from_float, to_float = v.dtype.startswith("float"), dtype.startswith("float")
         if dtype == "bool":
@@ -326,7 +333,7 @@ class ValueEmitter(IndexEmitter):
 
 def buffer_align(buffer: Buffer) -> int:
     """Bytes to which every element is aligned."""
-    return {"float": 4, "double": 8, "i32": 4, "i64": 8, "i8": 1}[memory_type(buffer.dtype)]
+    return {"float": 4, "double": 8, "i32": 4, "i64": 8, "i16": 2, "i8": 1}[memory_type(buffer.dtype)]
 
 
 def _is_term(e: Expr) -> bool:
