@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from seer.ir.dag import expr_text
 from seer.ir.loops import Buffer, Exchange, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store, Sync
 
-_SHORT = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
+_SHORT = {
+    "float32": "f32",
+    "float64": "f64",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "bool",
+    "float16": "f16",
+    "bfloat16": "bf16",
+}
 
 
 def print_program(program: LoopProgram) -> str:
