@@ -216,6 +216,8 @@ def _parse_cuda(options: dict[str, str]) -> Target:
         vector_bytes=16,
         num_vector_registers=gpu.registers_per_thread // 4,
         has_fma=True,
+        has_float16=True,
+        has_bfloat16=True,
         l1_bytes=gpu.shared_bytes_per_sm,
         l2_bytes=gpu.l2_bytes,
         l3_bytes=gpu.l2_bytes,
