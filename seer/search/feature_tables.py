@@ -105,7 +105,8 @@ class Tables(NamedTuple):
 
 def main_nest(sketch: Sketch) -> Nest:
     """The root nest that features describe in full: of those that reduce, if any, the one with the
-    most arithmetic."""
+    most arithmetic.
+    """
     return max(sketch.nests, key=lambda n: _work(sketch, n))
 
 
