@@ -120,11 +120,11 @@ class PycudaDevice:
                     _address(destination), _address(source), source.size_bytes, self._stream
                 )
 
-    def load(self, source: str) -> Any:
+    def load(self, source: str, cubin: bytes | None = None) -> Any:
         if source not in self._modules:
-            cubin = nvrtc.compile_cubin(source, self.arch)
+            code = cubin or nvrtc.compile_cubin(source, self.arch).data
             try:
-                self._modules[source] = self._driver.module_from_buffer(cubin.data)
+                self._modules[source] = self._driver.module_from_buffer(code)
             except self._driver.Error as e:
                 raise BuildError(f"the driver refuses the cubin for {self.arch}: {e}") from e
         return self._modules[source]
