@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from seer.errors import UserError
 
-STAGES = ("graph", "partition", "dag", "sketch", "loops", "llvm", "asm", "search", "model")
+STAGES = ("graph", "partition", "dag", "sketch", "loops", "llvm", "asm", "cuda", "search", "model")
 
 
 def debug_stages() -> frozenset[str]:

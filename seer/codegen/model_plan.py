@@ -11,6 +11,7 @@ import numpy as np
 from seer.codegen.artifact import ArgSpec, PackSpec
 from seer.codegen.memory_plan import Lifetime, plan_memory
 from seer.codegen.model_entry import Copy, KernelCall, Slot, Step
+from seer.dtypes import numpy_dtype
 from seer.graph.graph import Graph, Value
 from seer.graph.partition import Partition
 
@@ -103,7 +104,7 @@ class _Constants:
     def slot(self, value: Value, spec: ArgSpec) -> Slot:
         key = (value, spec.pack)
         if key not in self._index:
-            array = np.asarray(value.node.attrs["value"], dtype=spec.dtype).reshape(spec.shape)
+            array = np.asarray(value.node.attrs["value"], dtype=numpy_dtype(spec.dtype)).reshape(spec.shape)
             packed = np.ascontiguousarray(array) if spec.pack is None else spec.pack.apply(array)
             self._index[key] = len(self.arrays)
             self.arrays.append(packed)

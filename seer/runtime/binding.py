@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from seer.codegen.artifact import ArgSpec
+from seer.dtypes import numpy_dtype
 from seer.errors import UserError
 
 
@@ -49,10 +50,11 @@ def describe(spec: ArgSpec) -> str:
 
 def _check(model: str, spec: ArgSpec, value: Any) -> np.ndarray:
     try:  # Python numbers and lists take the input's dtype; an array must have it
-        array = np.asarray(value, None if isinstance(value, np.ndarray | np.generic) else spec.dtype)
+        has_dtype = isinstance(value, np.ndarray | np.generic)
+        array = np.asarray(value, None if has_dtype else numpy_dtype(spec.dtype))
     except (TypeError, ValueError) as e:
         raise UserError(f"model {model}: input {describe(spec)} is not an array: {e}") from e
-    if array.dtype != np.dtype(spec.dtype) or array.shape != spec.shape:
+    if array.dtype != numpy_dtype(spec.dtype) or array.shape != spec.shape:
         raise UserError(
             f"model {model}: input {spec.name!r} must be {spec.dtype}{list(spec.shape)}, "
             f"found {array.dtype}{list(array.shape)}"

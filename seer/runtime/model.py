@@ -13,6 +13,7 @@ from seer.codegen.artifact import Artifact
 from seer.codegen.build import compile_module
 from seer.codegen.model_entry import model_entry
 from seer.codegen.model_plan import ModelPlan
+from seer.dtypes import numpy_dtype
 from seer.errors import UserError
 from seer.flags import debug
 from seer.runtime import memory
@@ -81,7 +82,7 @@ class CompiledModel:
         if not isinstance(threads, int) or threads < 1:
             raise UserError(f"model {self.name}: num_threads is {threads!r}; it must be an integer >= 1")
         inputs = bind_inputs(self.name, self.inputs, arrays, named)
-        outputs = [np.empty(s.shape, s.dtype) for s in self.outputs]
+        outputs = [np.empty(s.shape, numpy_dtype(s.dtype)) for s in self.outputs]
         arena = self._arenas.take(self._plan.arena_size(threads))
         try:
             self._run(
