@@ -7,6 +7,8 @@
 - loaded.py: one CudaKernel on a device
 - trial.py: a candidate checked and timed
 - worker.py: the process in which candidates run; one for each device
-- measure.py: candidates sent to that process; failures are results
+- runner.py: that process seen from outside; failures are results
+- build.py: candidates compiled ahead of their turn
+- measure.py: a Measurer, which the search calls
 - model.py: a whole model: its kernels on one stream
 """

@@ -11,7 +11,7 @@ from seer.runtime.cuda.device import Device, Memory
 
 
 class LoadedKernel:
-    """A CudaKernel compiled and loaded.
+    """A CudaKernel loaded, and compiled unless its cubin is given.
 
     Attributes:
         kernel: what was loaded.
@@ -20,7 +20,7 @@ class LoadedKernel:
         BuildError: if its source does not compile, or a launch names an argument that there is not.
     """
 
-    def __init__(self, device: Device, kernel: CudaKernel) -> None:
+    def __init__(self, device: Device, kernel: CudaKernel, cubin: bytes | None = None) -> None:
         self.kernel = kernel
         self._device = device
         self._scratch_plan: MemoryPlan = kernel.scratch_plan()
@@ -29,7 +29,7 @@ class LoadedKernel:
             unknown = [a for a in launch.args if a not in names]
             if unknown:
                 raise BuildError(f"kernel {kernel.name}: no argument {unknown[0]!r} for {launch.name}")
-        self._module = device.load(kernel.source)
+        self._module = device.load(kernel.source, cubin)
 
     def run(self, args: Sequence[Memory], scratch: Memory) -> None:
         """Queue all launches.
