@@ -96,6 +96,9 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", default="float32", help="what weights are stored as: float32, float16 or bfloat16"
     )
     parser.add_argument("--records", type=Path, help="the records database")
+    parser.add_argument(
+        "--exact", action="store_true", help="no algorithm that is equal up to rounding only (Winograd)"
+    )
 
 
 def _load(args: argparse.Namespace) -> tuple[Graph, Target]:
@@ -137,10 +140,11 @@ def _tune(args: argparse.Namespace) -> int:
         seed=args.seed,
         strategy=args.strategy,
         store=args.warm,
+        exact=args.exact,
         dtype=args.dtype,
     )
     print(result)
-    tuned = driver.compile(model, target, result.records, args.dtype)
+    tuned = driver.compile(model, target, result.records, args.exact, args.dtype)
     untuned = driver.compile(model, target, dtype=args.dtype)
     _report(model, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
     if args.records is not None:
@@ -164,7 +168,7 @@ def _bench(args: argparse.Namespace) -> int:
     model, target = _load(args)
     compiled = {"untuned": driver.compile(model, target, dtype=args.dtype)}
     if args.records is not None:
-        compiled = {"tuned": driver.compile(model, target, args.records, args.dtype), **compiled}
+        compiled = {"tuned": driver.compile(model, target, args.records, args.exact, args.dtype), **compiled}
     _report(model, compiled, args.repeat, with_numpy=True)
     return 0
 

@@ -44,6 +44,7 @@ def compile(
     model: Graph,
     target: str | Target | None = "llvm",
     records: RecordsLike = None,
+    exact: bool = False,
     dtype: str = "float32",
 ) -> CompiledModel:
     """Compile a model to machine code.
@@ -53,6 +54,7 @@ def compile(
         target: what to compile for, such as "llvm" (this CPU) or "llvm -threads=1".
         records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
             one where there is none.
+        exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
         dtype: what weights, and large arrays between kernels, are stored as: "float16" and "bfloat16"
             take half the memory. Arithmetic, inputs and outputs stay float32.
 
@@ -66,7 +68,7 @@ def compile(
     parts = partition(graph)
     with _opened(records, must_exist=True) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
-        candidates = {key: best_candidate(dag, chosen, database) for key, dag in dags.items()}
+        candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
     kernels = build_kernels(candidates, chosen)
     plan = plan_model(graph, parts, [kernels[s.dag.workload_key] for s in parts.subgraphs])
     return CompiledModel(plan, chosen)
@@ -83,6 +85,7 @@ def tune(
     progress: bool | Callback = True,
     measurer: Measurer | None = None,
     store: RecordsLike = None,
+    exact: bool = False,
     dtype: str = "float32",
 ) -> TuneResult:
     """Search for fast schedules of every kernel of a model.
@@ -101,6 +104,7 @@ def tune(
         measurer: what times candidates, instead of this machine.
         store: records of other models to start warm from: cost models and best parameters of
             families that they share with this one.
+        exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
         dtype: as it will be given to `compile`.
 
     Returns:
@@ -114,7 +118,7 @@ def tune(
     _check_budget(trials, seconds)
     how = strategy_of(strategy)
     graph = prepare(model, dtype)
-    tasks = tasks_of(partition(graph), chosen)
+    tasks = tasks_of(partition(graph), chosen, exact)
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
     seed = flags.seed() if seed is None else seed
@@ -205,11 +209,15 @@ def prepare(model: Graph, dtype: str = "float32") -> Graph:
 # -- kernels -------------------------------------------------------------------------------------
 
 
-def best_candidate(dag: ComputeDAG, target: Target, records: Records | None) -> tuple[Sketch, np.ndarray]:
+def best_candidate(
+    dag: ComputeDAG, target: Target, records: Records | None, exact: bool = False
+) -> tuple[Sketch, np.ndarray]:
     """The fastest recorded candidate of a ComputeDAG, or the default one."""
-    record = records.best(dag.workload_key, target.key) if records is not None else None
+    sketches = generate_sketches(dag, target, exact)
+    only = [s.key for s in sketches] if exact else None
+    record = records.best(dag.workload_key, target.key, only) if records is not None else None
     if record is not None:
-        for sketch in generate_sketches(dag, target):
+        for sketch in sketches:
             if sketch.key == record.sketch_key and {p.name for p in sketch.params} == set(record.params):
                 return sketch, sketch.row(record.params)
         _log.warning("the best record of %s names a sketch that is no more: %s", dag.tag, record.sketch_key)

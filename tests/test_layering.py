@@ -19,6 +19,7 @@ LAYERS = {
     "seer.flags": 0,
     "seer.version": 0,
     "seer.ir": 1,
+    "seer.runtime.gpu": 2,
     "seer.runtime.target": 2,
     "seer.graph": 3,
     "seer.zoo": 3.5,

@@ -89,7 +89,7 @@ def test_digits_reads_digits() -> None:
     labels = data.target[TRAINING_IMAGES:]
     model = seer.zoo.digits(batch=len(x))
     reference = run(model, {"image": x})[0].argmax(1)
-    assert (reference == labels).mean() >= 0.97
+    assert (reference == labels).mean() >= 0.98
     untuned = seer.compile(model)(x).argmax(1)
     tuned_records = seer.tune(model, trials=48, seed=0, progress=False).records
     tuned = seer.compile(model, records=tuned_records)(x).argmax(1)

@@ -138,7 +138,7 @@ _REDUCERS: dict[str, Callable[..., Any]] = {
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
-_CALLS: dict[str, Callable[..., Any]] = {
+CALLS: dict[str, Callable[..., Any]] = {
     "exp": np.exp,
     "log": np.log,
     "sqrt": np.sqrt,
@@ -151,7 +151,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "fma": lambda a, b, c: a * b + c,
 }
 
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
@@ -164,7 +164,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "or": np.logical_or,
 }
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": np.less,
     "<=": np.less_equal,
     "==": np.equal,
@@ -197,9 +197,9 @@ def evaluate(e: Expr, env: Env, read: ReadElement, guarded: bool = False) -> Any
         case Unary(_, a):
             return np.logical_not(go(a))
         case Binary(op, a, b):
-            return _BINARY[op](go(a), go(b))
+            return BINARY[op](go(a), go(b))
         case Compare(op, a, b):
-            return _COMPARE[op](go(a), go(b))
+            return COMPARE[op](go(a), go(b))
         case Select(cond, a, b):
             sides = [evaluate(x, env, read, True) for x in (a, b)]
             return np.where(go(cond), *sides)
@@ -207,7 +207,7 @@ def evaluate(e: Expr, env: Env, read: ReadElement, guarded: bool = False) -> Any
             return convert(go(a), a.dtype, dtype)
         case Call(name, args, dtype):
             wide = [np.asarray(go(a), np.float64 if dtype == "float32" else dtype) for a in args]
-            return np.asarray(_CALLS[name](*wide)).astype(dtype)
+            return np.asarray(CALLS[name](*wide)).astype(dtype)
         case Read(_, indices):
             return read(e, tuple(go(i) for i in indices), guarded)
     raise VerifyError(f"not a tensor expression: {e}")
@@ -236,7 +236,7 @@ def run_program(program: LoopProgram, arrays: Mapping[str, np.ndarray], seed: in
     _Machine(program, arrays, seed).run(program.body, {})
 
 
-def _argument(b: Buffer, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+def argument(b: Buffer, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """The memory of a param: a view, so that what is stored is seen."""
     a = arrays.get(b.name)
     if a is None or a.size != b.num_elements or a.dtype != numpy_dtype(b.dtype) or not a.flags.c_contiguous:
@@ -256,7 +256,7 @@ class _Machine:
         }
         self.written = {b: np.zeros(b.shape, bool) for b in program.buffers}
         for b in program.params:
-            self.memory[b] = _argument(b, arrays)
+            self.memory[b] = argument(b, arrays)
             self.written[b] = np.ones(b.shape, bool)
         out = program.params[-1]
         self.written[out][...] = False
@@ -358,18 +358,21 @@ class _Machine:
                 return _number(value, dtype)
             case Var(name, _):
                 return env[name]
-            case Unary(op, a):
-                return -self.value(a, env) if op == "neg" else not self.value(a, env)
+            case Unary("neg", a):
+                with np.errstate(all="ignore"):
+                    return -self.value(a, env)
+            case Unary(_, a):
+                return not self.value(a, env)
             case Binary(op, a, b):
                 with np.errstate(all="ignore"):
-                    return _BINARY[op](self.value(a, env), self.value(b, env))
+                    return BINARY[op](self.value(a, env), self.value(b, env))
             case Compare(op, a, b):
-                return _COMPARE[op](self.value(a, env), self.value(b, env))
+                return COMPARE[op](self.value(a, env), self.value(b, env))
             case Cast(a, dtype):
                 return convert(self.value(a, env), a.dtype, dtype)[()]
             case Call(name, args, dtype):
                 kind = np.dtype("float64" if dtype == "float32" else dtype).type
                 wide = [kind(self.value(a, env)) for a in args]
                 with np.errstate(all="ignore"):
-                    return np.dtype(dtype).type(_CALLS[name](*wide))
+                    return np.dtype(dtype).type(CALLS[name](*wide))
         raise VerifyError(f"not a loop-level expression: {e}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seer.ir.dag import expr_text
-from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store
+from seer.ir.loops import Buffer, Exchange, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store, Sync
 
 _SHORT = {
     "float32": "f32",
@@ -54,6 +54,11 @@ def print_stmt(s: Stmt) -> Iterator[str]:
                 yield from _indented(orelse)
         case Store(buffer, indices, value):
             yield f"{buffer.name}[{', '.join(map(expr_text, indices))}] = {expr_text(value)}"
+        case Exchange(buffer, indices, value, mask):
+            at = ", ".join(map(expr_text, indices))
+            yield f"{buffer.name}[{at}] = {expr_text(value)} of thread ^ {mask}"
+        case Sync():
+            yield "sync"
 
 
 def _indented(s: Stmt) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 A target is written `kind -option=value ...`, for instance "llvm", "llvm -threads=1" or
 "llvm -cpu=skylake-avx512 -threads=4"; str() gives a text that parse() turns back into the same
-target. Without -cpu it is this machine.
+target. Without -cpu it is this machine. A GPU is "cuda" or "cuda -arch=sm_90".
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ import llvmlite.binding as llvm
 from seer import flags
 from seer.dtypes import dtype as dtype_of
 from seer.errors import TargetError
+from seer.runtime.gpu import DEFAULT_ARCH, GPUS, Gpu
 
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU as the search and the code generators see it.
+    """A machine as the search and the code generators see it.
+
+    The fields describe a CPU; a GPU has its own record in `gpu`, and of the others only the size of a
+    vector (what one thread loads at once) and of the caches mean anything.
 
     Attributes:
-        kind: the code generator, "llvm".
+        kind: the code generator, "llvm" or "cuda".
         triple: LLVM's name of architecture, vendor and system.
         cpu: LLVM's name of the processor.
         features: LLVM's feature string beyond the processor's own ("+avx2,-amx-tile").
@@ -39,6 +43,7 @@ class Target:
         l2_bytes: second-level cache of one core.
         l3_bytes: last-level cache.
         cache_line_bytes: size of a cache line.
+        gpu: the GPU, or None on a CPU.
     """
 
     kind: str
@@ -55,6 +60,7 @@ class Target:
     l2_bytes: int
     l3_bytes: int
     cache_line_bytes: int = 64
+    gpu: Gpu | None = None
 
     def lanes(self, dtype: str) -> int:
         """Elements of a dtype in one vector register."""
@@ -69,6 +75,8 @@ class Target:
     @property
     def key(self) -> str:
         """What records are kept by: everything that decides which code is fast."""
+        if self.gpu is not None:
+            return f"{self.kind} {self.gpu.arch}"
         arch = self.triple.split("-", 1)[0]
         return (
             f"{self.kind} {arch} {self.cpu} v{self.vector_bytes} "
@@ -78,7 +86,7 @@ class Target:
     @property
     def is_host(self) -> bool:
         """Whether code for this target runs on this machine."""
-        return replace(_host(), num_threads=self.num_threads) == self
+        return self.gpu is None and replace(_host(), num_threads=self.num_threads) == self
 
     @staticmethod
     def parse(text: str | Target | None) -> Target:
@@ -96,6 +104,8 @@ class Target:
         return _KINDS[kind](_options(text or "llvm", options))
 
     def __str__(self) -> str:
+        if self.gpu is not None:
+            return f"{self.kind} -arch={self.gpu.arch}"
         if self.is_host:
             return f"{self.kind} -threads={self.num_threads}"
         return f"{self.kind} -cpu={self.cpu} -threads={self.num_threads}"
@@ -189,7 +199,35 @@ def _named(cpu: str) -> Target:
     )
 
 
+def _parse_cuda(options: dict[str, str]) -> Target:
+    unknown = sorted(set(options) - {"arch"})
+    if unknown:
+        raise TargetError(f"target cuda has no option -{unknown[0]}; it has -arch=NAME")
+    arch = options.get("arch", DEFAULT_ARCH)
+    if arch not in GPUS:
+        raise TargetError(f"unknown GPU architecture {arch!r}; seer knows {', '.join(GPUS)}")
+    gpu = GPUS[arch]
+    return Target(
+        kind="cuda",
+        triple="nvptx64-nvidia-cuda",
+        cpu=arch,
+        features="",
+        num_threads=1,
+        vector_bytes=16,
+        num_vector_registers=gpu.registers_per_thread // 4,
+        has_fma=True,
+        has_float16=True,
+        has_bfloat16=True,
+        l1_bytes=gpu.shared_bytes_per_sm,
+        l2_bytes=gpu.l2_bytes,
+        l3_bytes=gpu.l2_bytes,
+        cache_line_bytes=128,
+        gpu=gpu,
+    )
+
+
 register_target_kind("llvm", _parse_llvm)
+register_target_kind("cuda", _parse_cuda)
 
 
 @lru_cache(maxsize=1)

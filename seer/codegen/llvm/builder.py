@@ -7,6 +7,7 @@ stands in a loop; everything else is written in place. Equal instructions in one
 
 from __future__ import annotations
 
+import operator
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,16 @@ from seer.dtypes import dtype as dtype_of
 from seer.runtime.target import Target
 
 LOCAL = 1 << 30  # the depth of a value that must stay where it was computed
+
+
+_INTEGER_TESTS = {
+    "slt": operator.lt,
+    "sle": operator.le,
+    "sgt": operator.gt,
+    "sge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
 
 
 class Val(NamedTuple):
@@ -37,6 +48,11 @@ class Val(NamedTuple):
     def operand(self) -> str:
         """Type and text."""
         return f"{self.type} {self.text}"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is an integer written out."""
+        return self.lanes == 1 and self.text.lstrip("-").isdigit()
 
 
 @lru_cache(maxsize=256)
@@ -249,6 +265,9 @@ class Builder:
     def compare(self, predicate: str, a: Val, b: Val) -> Val:
         """Fcmp or icmp (with signed predicates), by the dtype."""
         x, y = self.match(a, b)
+        if x.dtype == "int64" and x.is_number and y.is_number:
+            holds = _INTEGER_TESTS[predicate](int(x.text), int(y.text))
+            return Val("true" if holds else "false", "bool")
         kind = "fcmp" if x.dtype.startswith("float") else "icmp"
         return Val(self.inst(f"{kind} {predicate} {x.type} {x.text}, {y.text}"), "bool", x.lanes)
 

@@ -40,9 +40,26 @@ class ValueEmitter(IndexEmitter):
         self.versions: dict[Buffer, int] = {}
         self.guards: list[Guard] = []
         self._inside: dict[int, tuple[Load, bool]] = {}
+        self._evaluated: dict[int, tuple[Expr, Val]] | None = None
+
+    def shared_value(self, e: Expr) -> Val:
+        """The value of an expression whose nodes may be reached by several ways, each evaluated once."""
+        self._evaluated = {}
+        v = self.value(e)
+        self._evaluated = None
+        return v
 
     def value(self, e: Expr) -> Val:
         """The value of an expression; one that does not depend on the lane is a scalar."""
+        known = self._evaluated
+        if known is None or self.guards:
+            return self._value_of(e)
+        found = known.get(id(e))
+        if found is None:  # holds e: an id must not be used again
+            found = known[id(e)] = (e, self._value_of(e))
+        return found[1]
+
+    def _value_of(self, e: Expr) -> Val:
         match e:
             case Const(value, dtype):
                 return Val(literal(value, dtype), dtype)
@@ -51,7 +68,9 @@ class ValueEmitter(IndexEmitter):
             case Call(name, args, _):
                 return self.call(name, [self.value(a) for a in args])
             case Binary(op, a, b):
-                if e.dtype == "int64" and op in ("+", "-", "*", "//", "%", "min", "max"):
+                if e.dtype == "int64" and op in ("+", "-", "*", "min", "max"):
+                    return self.integer(e)
+                if e.dtype == "int64" and op in ("//", "%") and isinstance(b, Const) and b.value > 0:
                     return self.integer(e)
                 return self.binary(op, self.value(a), self.value(b))
             case Select(cond, a, b):
@@ -108,6 +127,7 @@ class ValueEmitter(IndexEmitter):
         assert self.lane_var is not None
         name, lanes = self.lane_var, self.lanes
         self.lane_var, self.lanes = None, 1
+        known, self._evaluated = self._evaluated, None
         before = self.env.get(name)
         for k in range(lanes):
             self.env[name] = k
@@ -115,12 +135,16 @@ class ValueEmitter(IndexEmitter):
         if before is None:
             del self.env[name]
         self.lane_var, self.lanes = name, lanes
+        self._evaluated = known
 
     # -- operators -----------------------------------------------------------------------------
 
     def binary(self, op: str, a: Val, b: Val) -> Val:
         """An operator on values of one dtype."""
         if op in ("and", "or"):
+            for x, y in ((a, b), (b, a)):
+                if x.text in ("true", "false") and x.lanes == 1:
+                    return y if (x.text == "true") == (op == "and") else x
             return self.op(op, a, b)
         if op in ("min", "max"):
             return self.extremum(op, a, b)
@@ -143,14 +167,19 @@ class ValueEmitter(IndexEmitter):
         return self.select(self.compare("uno", a, a), a, best)
 
     def _floor_division(self, op: str, a: Val, b: Val) -> Val:
-        zero = Val("0", a.dtype)
-        r = self.op("srem", a, b)
-        opposite = self.compare("slt", self.op("xor", r, b), zero)
+        zero, one, minus_one = (Val(text, a.dtype) for text in ("0", "1", "-1"))
+        # The machine stops a program that divides by zero, or the lowest number by -1.
+        by_zero, by_minus_one = self.compare("eq", b, zero), self.compare("eq", b, minus_one)
+        divisor = self.select(self.op("or", by_zero, by_minus_one), one, b)
+        r = self.op("srem", a, divisor)
+        opposite = self.compare("slt", self.op("xor", r, divisor), zero)
         wrong = self.op("and", self.compare("ne", r, zero), opposite)
         if op == "%":
-            return self.select(wrong, self.op("add", r, b), r)
-        q = self.op("sdiv", a, b)
-        return self.select(wrong, self.op("sub", q, Val("1", a.dtype)), q)
+            return self.select(wrong, self.op("add", r, divisor), r)
+        q = self.op("sdiv", a, divisor)
+        q = self.select(wrong, self.op("sub", q, one), q)
+        q = self.select(by_minus_one, self.op("sub", zero, a), q)
+        return self.select(by_zero, zero, q)
 
     def cast(self, v: Val, dtype: str) -> Val:
         """C conversion; a float out of an integer's range becomes the nearest one, NaN becomes 0."""
