@@ -15,6 +15,7 @@ import numpy as np
 from seer import driver, zoo
 from seer.dtypes import convert, is_narrow
 from seer.errors import SeerError, UserError
+from seer.frontend.onnx import from_onnx
 from seer.graph import reference
 from seer.graph.graph import Graph
 from seer.graph.partition import partition
@@ -78,10 +79,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a model of the zoo; `seer models` lists them")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model of the zoo (`seer models` lists them), or FILE.onnx"
+    )
     parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=N", help="another argument of the model"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="another argument of the model; the size of an open dimension of an ONNX file",
     )
     parser.add_argument("--target", default="llvm", help="what to compile for (default llvm: this CPU)")
     parser.add_argument("--threads", type=int, help="threads (default: all CPUs)")
@@ -107,6 +114,9 @@ def _load(args: argparse.Namespace) -> tuple[Graph, Target]:
     target = Target.parse(args.target)
     if args.threads is not None:
         target = target.with_threads(args.threads)
+    if args.model.endswith(".onnx"):
+        sizes = dict.fromkeys(("batch", "batch_size", "N"), args.batch)
+        return from_onnx(args.model, {**sizes, **{k: int(v) for k, v in options.items()}}), target
     return zoo.get(args.model, **options), target
 
 
