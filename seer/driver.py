@@ -18,6 +18,7 @@ from seer.codegen.build import build
 from seer.codegen.model_plan import plan_model
 from seer.errors import BuildError, ScheduleError, UserError
 from seer.graph.graph import Graph
+from seer.graph.narrow import narrow, storage_type
 from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
@@ -40,7 +41,13 @@ RecordsLike = Records | str | Path | None
 _log = logging.getLogger("seer")
 
 
-def compile(model: Graph, target: str | Target | None = "llvm", records: RecordsLike = None) -> CompiledModel:
+def compile(
+    model: Graph,
+    target: str | Target | None = "llvm",
+    records: RecordsLike = None,
+    exact: bool = False,
+    dtype: str = "float32",
+) -> CompiledModel:
     """Compile a model to machine code.
 
     Args:
@@ -48,18 +55,21 @@ def compile(model: Graph, target: str | Target | None = "llvm", records: Records
         target: what to compile for, such as "llvm" (this CPU) or "llvm -threads=1".
         records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
             one where there is none.
+        exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
+        dtype: what weights, and large arrays between kernels, are stored as: "float16" and "bfloat16"
+            take half the memory. Arithmetic, inputs and outputs stay float32.
 
     Raises:
-        UserError: if the model has no output, or the target is not this machine.
+        UserError: if the model has no output, the target is not this machine, or the dtype is unknown.
         RecordError: if the records cannot be read.
     """
     chosen = Target.parse(target)
     _check(model, chosen)
-    graph = optimize(model)
+    graph = prepare(model, dtype)
     parts = partition(graph)
     with _opened(records, must_exist=True) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
-        candidates = {key: best_candidate(dag, chosen, database) for key, dag in dags.items()}
+        candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
     kernels = build_kernels(candidates, chosen)
     plan = plan_model(graph, parts, [kernels[s.dag.workload_key] for s in parts.subgraphs])
     return CompiledModel(plan, chosen)
@@ -76,6 +86,8 @@ def tune(
     progress: bool | Callback = True,
     measurer: Measurer | None = None,
     store: RecordsLike = None,
+    exact: bool = False,
+    dtype: str = "float32",
     cold: bool = False,
 ) -> TuneResult:
     """Search for fast schedules of every kernel of a model.
@@ -94,7 +106,9 @@ def tune(
         measurer: what times candidates, instead of this machine.
         store: records of other models to start warm from: cost models and best parameters of
             families that they share with this one. None starts from the store that comes with seer.
-        cold: start from nothing instead.
+        exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
+        dtype: as it will be given to `compile`.
+        cold: start from nothing instead of seer's store.
 
     Returns:
         What was found; pass its `records` to `compile`. Ctrl-C ends the search, not the program.
@@ -106,8 +120,8 @@ def tune(
     _check(model, chosen)
     _check_budget(trials, seconds)
     how = strategy_of(strategy)
-    graph = optimize(model)
-    tasks = tasks_of(partition(graph), chosen)
+    graph = prepare(model, dtype)
+    tasks = tasks_of(partition(graph), chosen, exact)
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
     seed = flags.seed() if seed is None else seed
@@ -118,7 +132,7 @@ def tune(
         _opened(store, must_exist=True) as known,
     ):
         own = {t.key for t in tasks}  # of these a database knows what a run of this model knew
-        prior = WarmStart.of(known).without(own) if known is not None else shipped(chosen.kind)
+        prior = WarmStart.of(known, chosen.kind).without(own) if known is not None else shipped(chosen.kind)
         summary = tune_tasks(
             tasks,
             timer,
@@ -186,14 +200,29 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3f} ms" if math.isfinite(seconds) else "not all measured"
 
 
+def prepare(model: Graph, dtype: str = "float32") -> Graph:
+    """The graph as it is partitioned into kernels.
+
+    Raises:
+        UserError: if the dtype is none that a model can be stored in.
+    """
+    stored = storage_type(dtype)
+    graph = optimize(model)
+    return graph if stored is None else narrow(graph, stored)
+
+
 # -- kernels -------------------------------------------------------------------------------------
 
 
-def best_candidate(dag: ComputeDAG, target: Target, records: Records | None) -> tuple[Sketch, np.ndarray]:
+def best_candidate(
+    dag: ComputeDAG, target: Target, records: Records | None, exact: bool = False
+) -> tuple[Sketch, np.ndarray]:
     """The fastest recorded candidate of a ComputeDAG, or the default one."""
-    record = records.best(dag.workload_key, target.key) if records is not None else None
+    sketches = generate_sketches(dag, target, exact)
+    only = [s.key for s in sketches] if exact else None
+    record = records.best(dag.workload_key, target.key, only) if records is not None else None
     if record is not None:
-        for sketch in generate_sketches(dag, target):
+        for sketch in sketches:
             if sketch.key == record.sketch_key and {p.name for p in sketch.params} == set(record.params):
                 return sketch, sketch.row(record.params)
         _log.warning("the best record of %s names a sketch that is no more: %s", dag.tag, record.sketch_key)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seer.dtypes import dtype as dtype_of
+from seer.ir.tensor import Derivation
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,12 @@ class PackSpec:
 
     Each dimension d of the (n_dims,) array is zero-padded to the product of `splits[d]`, split
     into those factors (outer to inner), and all factors are then transposed by `order`, which
-    indexes the flattened list of factors.
+    indexes the flattened list of factors. `derivation` is applied before, if there is one.
     """
 
     splits: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]
+    derivation: Derivation | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -29,6 +31,8 @@ class PackSpec:
 
     def apply(self, array: np.ndarray) -> np.ndarray:
         """The packed copy, C-contiguous, of shape `self.shape`."""
+        if self.derivation is not None:
+            array = self.derivation.apply(array)
         pad = [(0, math.prod(s) - n) for s, n in zip(self.splits, array.shape, strict=True)]
         flat = [f for s in self.splits for f in s]
         return np.ascontiguousarray(np.pad(array, pad).reshape(flat).transpose(self.order))

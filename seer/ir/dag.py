@@ -19,8 +19,8 @@ from seer.ir.expr import (
     Select,
     Unary,
     Var,
+    children,
     reads,
-    walk,
 )
 from seer.ir.tensor import Axis, ComputeOp, Placeholder, Tensor
 
@@ -139,14 +139,20 @@ def _visit(root: Tensor, order: list[Tensor], seen: set[int]) -> None:
 def flop_count(t: Tensor) -> int:
     """Floating-point operations to compute every element of `t`."""
     op = compute_op(t)
-    per_point = _flop(op.body)
+    per_point = _operations(op.body)
     if op.reducer is not None:
-        per_point += _flop(op.reducer.combine(Var("a", t.dtype), Var("b", t.dtype)))
+        per_point += _operations(op.reducer.combine(Var("a", t.dtype), Var("b", t.dtype)))
     return math.prod(t.shape) * math.prod(a.extent for a in op.reduce_axes) * per_point
 
 
-def _flop(e: Expr) -> int:
-    return sum(isinstance(n, Binary | Unary | Call) and n.dtype.startswith("float") for n in walk(e))
+def _operations(e: Expr) -> int:
+    """Floating-point operations of one evaluation; of the sides of a Select the dearer one."""
+    if isinstance(e, Select):
+        return _operations(e.cond) + max(_operations(e.a), _operations(e.b))
+    mine = int(isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float"))
+    if isinstance(e, Call) and e.name == "fma":
+        mine = 2
+    return mine + sum(map(_operations, children(e)))
 
 
 def canonical_text(dag: ComputeDAG) -> str:
@@ -173,6 +179,9 @@ def _op_text(t: Tensor, tensors: dict[str, str], axes: dict[str, str]) -> str:
     if op.reducer is not None:
         body = f"{op.reducer.name}[{ax(op.reduce_axes)}] {body}"
     tag = f"  # {op.tag}" if op.tag else ""
+    if op.written_out:
+        sizes = ", ".join(f"{axes.get(a, a)}:{n}" for a, n in op.written_out)
+        tag = f" written out [{sizes}]{tag}"
     return f"{tensors.get(t.name, t.name)}[{ax(op.axes)}] {t.dtype} = {body}{tag}"
 
 

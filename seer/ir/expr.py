@@ -15,9 +15,9 @@ The whole grammar:
          | Read(tensor, indices)          tensor level only
          | Load(buffer, indices)          loop level only
 
-Semantics: `//` and `%` on integers floor (as Python); `/` is for floats only; `min`/`max` on
-floats propagate NaN; integer arithmetic wraps. Operators on Python values build nodes and fold
-constants and neutral elements at once, so index arithmetic stays small.
+Semantics: `//` and `%` on integers floor (as Python), by zero they give 0 (as NumPy); `/` is for
+floats only; `min`/`max` on floats propagate NaN; integer arithmetic wraps. Operators on Python values
+build nodes and fold constants and neutral elements at once, so index arithmetic stays small.
 """
 
 from __future__ import annotations
@@ -393,13 +393,24 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
 
 
 def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
-    """Rebuild `e` from its leaves up; `fn` gives a node's replacement, or None to keep it."""
-    kids = children(e)
-    new = tuple(rewrite(k, fn) for k in kids)
-    if any(n is not k for n, k in zip(new, kids, strict=True)):
-        e = rebuild(e, new)
-    out = fn(e)
-    return e if out is None else out
+    """Rebuild `e` from its leaves up; `fn` gives a node's replacement, or None to keep it.
+
+    A node that is reached by several ways is rebuilt once and stays shared.
+    """
+    done: dict[int, Expr] = {}
+
+    def go(e: Expr) -> Expr:
+        known = done.get(id(e))
+        if known is not None:
+            return known
+        kids = children(e)
+        new = tuple(go(k) for k in kids)
+        fresh = rebuild(e, new) if any(n is not k for n, k in zip(new, kids, strict=True)) else e
+        out = fn(fresh)
+        done[id(e)] = fresh if out is None else out
+        return done[id(e)]
+
+    return go(e)
 
 
 def substitute(e: Expr, values: dict[str, Expr]) -> Expr:

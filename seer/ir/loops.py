@@ -7,6 +7,9 @@ The whole grammar:
          | Let(var, value, body)               a name for an index value
          | If(cond, then, orelse)              scalar condition; orelse may be None
          | Store(buffer, indices, value)       one element (or one vector, in a VECTORIZED loop)
+         | Sync()                              GPU: every thread of the block comes here before any goes on
+         | Exchange(buffer, indices, value, mask)   GPU: buffer[indices] = what thread `this ^ mask` has
+                                               as `value`; all threads of the warp come here together
 
     LoopProgram(name, params, buffers, body)
 
@@ -16,10 +19,15 @@ Semantics
       before the next statement. Loads of contiguous elements become vector loads.
     - A PARALLEL loop stands at the top of a nest: not inside another loop; its iterations are
       independent. Extent is Const.
-    - Scopes: ARG is an argument of the kernel. SHARED is scratch seen by all threads. THREAD is
-      scratch private to one thread, its content does not outlive one parallel iteration.
-      REGISTER is SSA values: after unrolling, every index is a constant, but the last, which is
-      a constant or `vector var + constant`; the last extent is the number of lanes of a slot.
+    - A BLOCK loop is a grid of GPU blocks, and directly inside it (below Let) a THREAD loop its
+      threads; a program for a GPU is one BLOCK loop. Extents are Const; iterations run at once, in
+      no order but that of Sync.
+    - Scopes: BLOCK_SHARED is memory that the threads of one GPU block share; inside a THREAD loop
+      REGISTER is a thread's own.
+    - ARG is an argument of the kernel. SHARED is scratch seen by all threads. THREAD is scratch
+      private to one thread, its content does not outlive one parallel iteration. REGISTER is SSA
+      values: after unrolling, every index is a constant, but the last, which is a constant or
+      `vector var + constant`; the last extent is the number of lanes of a slot.
     - A Store into a REGISTER buffer inside a SERIAL loop becomes a loop-carried value.
     - Buffers are dense and row-major; contents are undefined until stored.
 """
@@ -43,6 +51,7 @@ class Scope(enum.Enum):
     SHARED = "shared"
     THREAD = "thread"
     REGISTER = "register"
+    BLOCK_SHARED = "block_shared"
 
 
 class LoopKind(enum.Enum):
@@ -52,6 +61,8 @@ class LoopKind(enum.Enum):
     PARALLEL = "parallel"
     UNROLLED = "unrolled"
     VECTORIZED = "vectorized"
+    BLOCK = "block"
+    THREAD = "thread"
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +130,22 @@ class Store:
     value: Expr
 
 
-Stmt = Union[Seq, For, Let, If, Store]
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """All threads of a GPU block meet; what they stored in shared memory is seen by all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """`buffer[indices]` = the `value` of the thread whose number differs by `mask` (xor, below 32)."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+    mask: int
+
+
+Stmt = Union[Seq, For, Let, If, Store, Sync, Exchange]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +155,7 @@ class LoopProgram:
     Attributes:
         name: a C identifier.
         params: the ARG buffers, inputs in ComputeDAG order, then the output.
-        buffers: every SHARED, THREAD and REGISTER buffer used in the body.
+        buffers: every SHARED, THREAD, BLOCK_SHARED and REGISTER buffer used in the body.
         body: a statement; PARALLEL loops only at its top level (below Seq and Let).
     """
 
@@ -159,7 +185,7 @@ def sub_stmts(s: Stmt) -> tuple[Stmt, ...]:
             return (body,)
         case If(_, then, orelse):
             return (then,) if orelse is None else (then, orelse)
-        case Store():
+        case Store() | Sync() | Exchange():
             return ()
 
 
@@ -183,3 +209,7 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return If(fn(cond), map_exprs(then, fn), None if orelse is None else map_exprs(orelse, fn))
         case Store(buffer, indices, value):
             return Store(buffer, tuple(fn(i) for i in indices), fn(value))
+        case Exchange(buffer, indices, value, mask):
+            return Exchange(buffer, tuple(fn(i) for i in indices), fn(value), mask)
+        case Sync():
+            return s

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seer.ir.dag import expr_text
-from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store
+from seer.ir.loops import Buffer, Exchange, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store, Sync
 
-_SHORT = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
+_SHORT = {
+    "float32": "f32",
+    "float64": "f64",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "bool",
+    "float16": "f16",
+    "bfloat16": "bf16",
+}
 
 
 def print_program(program: LoopProgram) -> str:
@@ -46,6 +54,11 @@ def print_stmt(s: Stmt) -> Iterator[str]:
                 yield from _indented(orelse)
         case Store(buffer, indices, value):
             yield f"{buffer.name}[{', '.join(map(expr_text, indices))}] = {expr_text(value)}"
+        case Exchange(buffer, indices, value, mask):
+            at = ", ".join(map(expr_text, indices))
+            yield f"{buffer.name}[{at}] = {expr_text(value)} of thread ^ {mask}"
+        case Sync():
+            yield "sync"
 
 
 def _indented(s: Stmt) -> Iterator[str]:

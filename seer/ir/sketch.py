@@ -36,8 +36,9 @@ class Param:
         axis: for a tile, "stage.axis": the params of one axis, in order, are its inner trip
             counts, outer to inner.
         extent: for a tile, the extent of the axis.
-        choices: for every other kind, the allowed values.
+        choices: the allowed values; for a tile, empty unless only these are allowed.
         vector: for a tile, whether this innermost level is vectorised.
+        most: for a tile, the largest number that is drawn (0: no limit).
     """
 
     name: str
@@ -46,6 +47,7 @@ class Param:
     extent: int = 0
     choices: tuple[int, ...] = ()
     vector: bool = False
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,44 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """A tensor that the threads of a GPU block may copy to shared memory, a piece at a time.
+
+    The param's value is 0: read where it lies; 1: copied in its own order; 2: copied with the
+    dimensions that reduce axes index outermost.
+    """
+
+    tensor: str
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """How a root nest runs on a GPU.
+
+    Attributes:
+        pattern: "tiled": groups 0, 1 and 2 are blocks, virtual threads (pieces far apart that one
+            thread computes) and threads. "flat": the spatial axes are one index, a block takes
+            threads * items of it. "rows": the axes of group 0 are one index of rows; `threads`
+            threads share a row and a block has `rows` of them; attached reductions are computed
+            by all threads of a row together.
+        threads: the param, or None for a fixed number, likewise `items` and `rows`.
+        staged: the tensors that may go through shared memory.
+    """
+
+    pattern: str
+    threads: str | None = None
+    items: str | None = None
+    rows: str | None = None
+    staged: tuple[Staged, ...] = ()
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """The names of all params."""
+        return (*(p for p in (self.threads, self.items, self.rows) if p), *(s.param for s in self.staged))
+
+
+@dataclass(frozen=True, slots=True)
 class Nest:
     """The loops that compute one stage.
 
@@ -112,6 +152,7 @@ class Nest:
         parallel: the param that says whether the first group runs in parallel, or None (serial).
         unroll: the param with the largest number of statements that unrolled reduce loops may
             make, or None.
+        bind: how the nest runs on a GPU; None on a CPU and for the naive schedule.
     """
 
     stage: str
@@ -124,6 +165,7 @@ class Nest:
     packs: tuple[Pack, ...] = ()
     parallel: str | None = None
     unroll: str | None = None
+    bind: Bind | None = None
 
     def split(self, axis: str) -> Split:
         """The split of an axis."""
@@ -143,6 +185,8 @@ class Sketch:
         key: readable and unique within the DAG; records name the sketch by it.
         nests: root nests in the order in which they run.
         inlined: stages always computed where they are read.
+        algorithm: "" if the DAG is the task's own, else the name of the algorithm that replaced it
+            by an equal one, up to rounding.
     """
 
     dag: ComputeDAG
@@ -150,6 +194,7 @@ class Sketch:
     params: tuple[Param, ...]
     nests: tuple[Nest, ...]
     inlined: tuple[str, ...] = ()
+    algorithm: str = ""
 
     @cached_property
     def _columns(self) -> dict[str, int]:

@@ -7,11 +7,13 @@ always the outermost thing in the op (a mean is a sum op and a division op).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from seer.errors import UserError
-from seer.ir.expr import Const, Expr, ExprLike, Node, Read, Var, as_expr, binary
+from seer.ir.expr import Const, Expr, ExprLike, Node, Read, Var, as_expr, binary, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,37 @@ MIN = Reducer("min", _min, _highest)
 
 
 @dataclass(frozen=True, slots=True)
+class Derivation:
+    """How a constant is made of a weight before the run: a matrix along some of its dimensions.
+
+    Attributes:
+        source: the shape of the weight.
+        matrices: for each dimension of the weight, the (new, old) matrix that multiplies it, or None.
+        shape: the shape of the result, which the transformed dimensions are reshaped to.
+    """
+
+    source: tuple[int, ...]
+    matrices: tuple[tuple[tuple[float, ...], ...] | None, ...]
+    shape: tuple[int, ...]
+
+    def apply(self, array: np.ndarray) -> np.ndarray:
+        """The constant, computed in float64 and rounded once."""
+        out = array.astype(np.float64)
+        for d, m in enumerate(self.matrices):
+            if m is not None:
+                out = np.moveaxis(np.tensordot(np.array(m), out, axes=(1, d)), 0, d)
+        return np.ascontiguousarray(out.reshape(self.shape), dtype=array.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class Placeholder:
-    """An input of a ComputeDAG; `constant` marks a weight, whose value is known before the run."""
+    """An input of a ComputeDAG; `constant` marks a weight, whose value is known before the run.
+
+    `derived` says that the input is not the weight itself but made of it.
+    """
 
     constant: bool = False
+    derived: Derivation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +126,10 @@ class ComputeOp:
 
     `tag` says which graph operator the op is the anchor of ("conv2d", "matmul", ...), or "" for
     anything element-wise or injective; families and sketch rules read it.
+
+    `written_out` names axes of which so many neighbours at a time are to be computed by straight
+    code: the body chooses by those axes (or their remainders) between short expressions that share
+    much of their work.
     """
 
     axes: tuple[Axis, ...]
@@ -104,6 +137,7 @@ class ComputeOp:
     reduce_axes: tuple[Axis, ...] = ()
     reducer: Reducer | None = None
     tag: str = ""
+    written_out: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +161,21 @@ class Tensor:
         return f"Tensor({self.name}: {self.dtype}{list(self.shape)})"
 
 
+@dataclass(frozen=True, eq=False)
+class Converted(Tensor):
+    """A tensor whose elements are another's, converted where they are read: it is no stage."""
+
+    source: Tensor
+
+    def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Expr:
+        return cast(self.source[indices], self.dtype)
+
+
+def converted(source: Tensor, dtype: str) -> Tensor:
+    """`source` as it reads in another dtype."""
+    return Converted(source.name, source.shape, dtype, source.op, source)
+
+
 def placeholder(
     shape: Sequence[int], dtype: str = "float32", name: str = "x", constant: bool = False
 ) -> Tensor:
@@ -148,6 +197,7 @@ def compute(
     reducer: Reducer | None = None,
     tag: str = "",
     axis_names: Sequence[str] | None = None,
+    written_out: Mapping[str, int] | None = None,
 ) -> Tensor:
     """Define a tensor by an expression of its axes.
 
@@ -160,6 +210,7 @@ def compute(
         reducer: SUM, MAX, MIN, PROD or one's own; needed if `reduce` is given.
         tag: the graph operator this op is the anchor of.
         axis_names: names of the spatial axes, by default i0, i1, ...
+        written_out: axes of which so many elements at a time become straight code (see ComputeOp).
 
     Raises:
         UserError: if `reduce` and `reducer` are not given together, or axis names repeat.
@@ -173,7 +224,7 @@ def compute(
         raise UserError(f"compute {name}: axis names repeat: {all_names}")
     value = body(*(a.var for a in axes))
     expr = value if isinstance(value, Node) else as_expr(value)
-    op = ComputeOp(axes, expr, tuple(reduce), reducer, tag)  # type: ignore[arg-type]
+    op = ComputeOp(axes, expr, tuple(reduce), reducer, tag, tuple((written_out or {}).items()))  # type: ignore[arg-type]
     return Tensor(name, tuple(a.extent for a in axes), op.body.dtype, op)
 
 

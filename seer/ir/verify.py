@@ -23,7 +23,20 @@ from seer.ir.expr import (
     reads,
     variables,
 )
-from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store
+from seer.ir.loops import (
+    Buffer,
+    Exchange,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopProgram,
+    Scope,
+    Seq,
+    Stmt,
+    Store,
+    Sync,
+)
 from seer.ir.simplify import Range, affine, bounds
 from seer.ir.sketch import Nest, Sketch
 
@@ -72,6 +85,7 @@ def verify_sketch(sketch: Sketch) -> None:
 def _params_of(nest: Nest) -> set[str]:
     out = {p for s in nest.splits for p in s.params} | {p.param for p in nest.packs}
     out |= {a.param for a in nest.attached if a.param is not None}
+    out |= set(nest.bind.params if nest.bind is not None else ())
     return out | {p for p in (nest.parallel, nest.unroll) if p is not None}
 
 
@@ -100,9 +114,10 @@ class _Place:
     """Where a statement stands.
 
     Attributes:
-        parallel: the variable of the parallel loop round it, likewise `vector`.
+        parallel: the variable of the parallel loop round it, likewise `vector`, `block`, `thread`.
         is_certain: nothing round it depends on data or may run no times.
         guards: the loop variables that branches round it depend on.
+        trips: the loop variables that extents of loops round it depend on.
     """
 
     in_loop: bool = False
@@ -111,6 +126,9 @@ class _Place:
     vector: str | None = None
     is_certain: bool = True
     guards: frozenset[str] = frozenset()
+    block: str | None = None
+    thread: str | None = None
+    trips: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +166,18 @@ class _Checker:
                 self._if(s, place)
             case Store():
                 self._store(s, place)
+            case Sync():
+                self._meets("sync", place)
+            case Exchange(buffer, indices, value, mask):
+                self._meets("exchange", place)
+                _require(0 < mask < 32, lambda: f"exchange with thread ^ {mask}: not in the same warp")
+                self._store(Store(buffer, indices, value), place)
+
+    def _meets(self, what: str, place: _Place) -> None:
+        """All threads of a block get here, or none."""
+        thread = place.thread
+        _require(thread is not None and place.vector is None, lambda: f"{what} outside a thread loop")
+        _require(thread not in place.guards | place.trips, lambda: f"{what} where not every thread comes")
 
     def _if(self, s: If, place: _Place) -> None:
         _require(place.vector is None, lambda: f"a branch inside vectorised loop {place.vector}")
@@ -173,6 +203,15 @@ class _Checker:
         if is_parallel:
             _require(not place.in_loop, lambda: f"{where} inside another loop")
             _require(not place.in_branch, lambda: f"{where} inside a branch")
+        if s.kind is LoopKind.BLOCK:
+            _require(not place.in_loop and not place.in_branch, lambda: f"{where} inside something else")
+        if s.kind is LoopKind.THREAD:
+            _require(
+                place.block is not None and place.thread is None, lambda: f"{where} outside a block loop"
+            )
+            _require(place.trips == {place.block}, lambda: f"{where} inside another loop")
+        elif place.block is not None and s.kind is not LoopKind.BLOCK:
+            _require(place.thread is not None, lambda: f"{where} between block and thread")
         high = bounds(s.extent, self.ranges)[1]
         inner = _Place(
             True,
@@ -181,6 +220,9 @@ class _Checker:
             s.var if s.kind is LoopKind.VECTORIZED else None,
             place.is_certain and isinstance(s.extent, Const) and high > 0,
             place.guards,
+            s.var if s.kind is LoopKind.BLOCK else place.block,
+            s.var if s.kind is LoopKind.THREAD else place.thread,
+            place.trips | self._depends(s.extent) | ({s.var} if s.kind is LoopKind.BLOCK else set()),
         )
         self.kinds[s.var] = s.kind
         self._bind(s.var, (0, max(high - 1, 0)), frozenset((s.var,)), lambda: self.stmt(s.body, inner))
@@ -221,6 +263,12 @@ class _Checker:
                 place.parallel in depends | place.guards,
                 lambda: f"{where}: parallel iterations write the same element",
             )
+        at_once = (place.block, place.thread) if s.buffer.scope is Scope.ARG else ()
+        for var in at_once:
+            is_apart = var is None or self.ranges[var][1] == 0 or var in depends | place.guards
+            _require(is_apart, lambda: f"{where}: blocks or threads write the same element")
+        if s.buffer.scope is Scope.BLOCK_SHARED:
+            _require(place.thread is not None, lambda: f"{where}: shared memory outside a block")
         if place.vector is not None and self.ranges[place.vector][1] > 0:
             _require(place.vector in depends, lambda: f"{where}: all lanes write the same element")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -175,14 +175,19 @@ class Records:
             (workload_key, target_key, CODE_VERSION),
         )
 
-    def best(self, workload_key: str, target_key: str) -> MeasureRecord | None:
-        """The fastest successful candidate of a workload on a target.
+    def best(
+        self, workload_key: str, target_key: str, sketch_keys: Sequence[str] | None = None
+    ) -> MeasureRecord | None:
+        """The fastest successful candidate of a workload on a target, of these sketches if they are given.
 
         Final times count before those of trials, the fastest of which owe something to luck. A trial made
         after them (by a run that was stopped before it timed its own finalists) wins only by more than that.
         """
         where = "workload_key = ? AND target_key = ? AND code_version = ? AND error = ''"
-        key = (workload_key, target_key, CODE_VERSION)
+        key: tuple[object, ...] = (workload_key, target_key, CODE_VERSION)
+        if sketch_keys is not None:
+            where += f" AND sketch_key IN ({', '.join('?' * len(sketch_keys))})"
+            key += tuple(sketch_keys)
         finals = self._select(f"{where} AND stage = 'final' ORDER BY seconds, id LIMIT 1", key)
         trials = self._select(
             f"{where} AND stage = 'trial' AND id > (SELECT COALESCE(MAX(id), 0) FROM records "

@@ -2,7 +2,7 @@
 
 A target is written `kind -option=value ...`, for instance "llvm", "llvm -threads=1" or
 "llvm -cpu=skylake-avx512 -threads=4"; str() gives a text that parse() turns back into the same
-target. Without -cpu it is this machine.
+target. Without -cpu it is this machine. A GPU is "cuda" or "cuda -arch=sm_90".
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ import llvmlite.binding as llvm
 from seer import flags
 from seer.dtypes import dtype as dtype_of
 from seer.errors import TargetError
+from seer.runtime.gpu import DEFAULT_ARCH, GPUS, Gpu
 
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU as the search and the code generators see it.
+    """A machine as the search and the code generators see it.
+
+    The fields describe a CPU; a GPU has its own record in `gpu`, and of the others only the size of a
+    vector (what one thread loads at once) and of the caches mean anything.
 
     Attributes:
-        kind: the code generator, "llvm".
+        kind: the code generator, "llvm" or "cuda".
         triple: LLVM's name of architecture, vendor and system.
         cpu: LLVM's name of the processor.
         features: LLVM's feature string beyond the processor's own ("+avx2,-amx-tile").
@@ -33,10 +37,13 @@ class Target:
         vector_bytes: size of a vector register.
         num_vector_registers: vector registers that code can name.
         has_fma: whether a fused multiply-add is one instruction.
+        has_float16: whether it converts float16 from and to float32.
+        has_bfloat16: whether it converts float32 to bfloat16.
         l1_bytes: first-level data cache of one core.
         l2_bytes: second-level cache of one core.
         l3_bytes: last-level cache.
         cache_line_bytes: size of a cache line.
+        gpu: the GPU, or None on a CPU.
     """
 
     kind: str
@@ -47,10 +54,13 @@ class Target:
     vector_bytes: int
     num_vector_registers: int
     has_fma: bool
+    has_float16: bool
+    has_bfloat16: bool
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
     cache_line_bytes: int = 64
+    gpu: Gpu | None = None
 
     def lanes(self, dtype: str) -> int:
         """Elements of a dtype in one vector register."""
@@ -65,6 +75,8 @@ class Target:
     @property
     def key(self) -> str:
         """What records are kept by: everything that decides which code is fast."""
+        if self.gpu is not None:
+            return f"{self.kind} {self.gpu.arch}"
         arch = self.triple.split("-", 1)[0]
         return (
             f"{self.kind} {arch} {self.cpu} v{self.vector_bytes} "
@@ -74,7 +86,7 @@ class Target:
     @property
     def is_host(self) -> bool:
         """Whether code for this target runs on this machine."""
-        return replace(_host(), num_threads=self.num_threads) == self
+        return self.gpu is None and replace(_host(), num_threads=self.num_threads) == self
 
     @staticmethod
     def parse(text: str | Target | None) -> Target:
@@ -92,6 +104,8 @@ class Target:
         return _KINDS[kind](_options(text or "llvm", options))
 
     def __str__(self) -> str:
+        if self.gpu is not None:
+            return f"{self.kind} -arch={self.gpu.arch}"
         if self.is_host:
             return f"{self.kind} -threads={self.num_threads}"
         return f"{self.kind} -cpu={self.cpu} -threads={self.num_threads}"
@@ -125,6 +139,8 @@ class _Cpu:
     vector_bytes: int
     num_vector_registers: int
     has_fma: bool
+    has_float16: bool = True
+    has_bfloat16: bool = False
     l1_kib: int = 32
     l2_kib: int = 512
     l3_kib: int = 16384
@@ -132,15 +148,17 @@ class _Cpu:
 
 _X86 = "x86_64-unknown-linux-gnu"
 _CPUS = {
-    "x86-64": _Cpu(_X86, 16, 16, False, l2_kib=256),
+    "x86-64": _Cpu(_X86, 16, 16, False, has_float16=False, l2_kib=256),
     "haswell": _Cpu(_X86, 32, 16, True, l2_kib=256),
     "x86-64-v3": _Cpu(_X86, 32, 16, True),
     "znver3": _Cpu(_X86, 32, 16, True, l3_kib=32768),
     "skylake-avx512": _Cpu(_X86, 64, 32, True, l2_kib=1024),
-    "sapphirerapids": _Cpu(_X86, 64, 32, True, l1_kib=48, l2_kib=2048),
+    "sapphirerapids": _Cpu(_X86, 64, 32, True, has_bfloat16=True, l1_kib=48, l2_kib=2048),
     "x86-64-v4": _Cpu(_X86, 64, 32, True, l2_kib=1024),
     "cortex-a72": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True),
     "neoverse-n1": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True, l1_kib=64, l2_kib=1024),
+    # Its 256-bit SVE registers are not used: NEON's four pipes are as wide together.
+    "neoverse-v1": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True, has_bfloat16=True, l1_kib=64, l2_kib=1024),
 }
 
 
@@ -173,13 +191,43 @@ def _named(cpu: str) -> Target:
         c.vector_bytes,
         c.num_vector_registers,
         c.has_fma,
+        c.has_float16,
+        c.has_bfloat16,
         c.l1_kib * 1024,
         c.l2_kib * 1024,
         c.l3_kib * 1024,
     )
 
 
+def _parse_cuda(options: dict[str, str]) -> Target:
+    unknown = sorted(set(options) - {"arch"})
+    if unknown:
+        raise TargetError(f"target cuda has no option -{unknown[0]}; it has -arch=NAME")
+    arch = options.get("arch", DEFAULT_ARCH)
+    if arch not in GPUS:
+        raise TargetError(f"unknown GPU architecture {arch!r}; seer knows {', '.join(GPUS)}")
+    gpu = GPUS[arch]
+    return Target(
+        kind="cuda",
+        triple="nvptx64-nvidia-cuda",
+        cpu=arch,
+        features="",
+        num_threads=1,
+        vector_bytes=16,
+        num_vector_registers=gpu.registers_per_thread // 4,
+        has_fma=True,
+        has_float16=True,
+        has_bfloat16=True,
+        l1_bytes=gpu.shared_bytes_per_sm,
+        l2_bytes=gpu.l2_bytes,
+        l3_bytes=gpu.l2_bytes,
+        cache_line_bytes=128,
+        gpu=gpu,
+    )
+
+
 register_target_kind("llvm", _parse_llvm)
+register_target_kind("cuda", _parse_cuda)
 
 
 @lru_cache(maxsize=1)
@@ -203,6 +251,8 @@ def _host() -> Target:
         vector_bytes=vector_bytes,
         num_vector_registers=registers,
         has_fma="fma" in on or is_arm,
+        has_float16="f16c" in on or is_arm,
+        has_bfloat16={"avx512bf16", "avx512vl"} <= on or (is_arm and "bf16" in on),
         l1_bytes=caches.get(1, 32 * 1024),
         l2_bytes=caches.get(2, 512 * 1024),
         l3_bytes=caches.get(3, 8 * 1024 * 1024),

@@ -100,6 +100,24 @@ def is_elementwise_of(dag: ComputeDAG, reader: str, stage: str, inlined: tuple[s
     return bool(found) and all(indices == own for indices in at)
 
 
+def has_regions(dag: ComputeDAG, stage: str, inlined: tuple[str, ...]) -> bool:
+    """Whether part of a reader needs part of `stage` only: every index that reads it is affine."""
+    for reader in dag.ops:
+        op = compute_op(reader)
+        if reader.name in inlined or not any(
+            r.tensor.name == stage for r in reads(expand(dag, op.body, inlined))
+        ):
+            continue
+        ranges = {a.name: (0, max(a.extent - 1, 0)) for a in (*op.axes, *op.reduce_axes)}
+        for r in reads(expand(dag, op.body, inlined)):
+            if r.tensor.name != stage:
+                continue
+            terms = [t for i in r.indices for t in affine(simplify(i, ranges))[0]]
+            if not all(isinstance(t, Var) for t in terms):
+                return False
+    return True
+
+
 def row_axes(dag: ComputeDAG, stage: str, inlined: tuple[str, ...]) -> tuple[str, ...]:
     """The axes of an output stage that fix the reductions it depends on (the rows of a softmax).
 

@@ -175,14 +175,43 @@ def spatial_nest(dag: ComputeDAG, stage: str, target: Target, rows: tuple[str, .
     return nest, (*params, run)
 
 
-def plain_nest(dag: ComputeDAG, stage: str) -> Nest:
-    """A stage that reduces nothing in loops without params, for a region or for the whole."""
-    nest = naive_nest(dag, stage)
+def written_out_nest(dag: ComputeDAG, stage: str, target: Target) -> Built:
+    """A stage that asks for straight code: its tile is what the op names, by one vector."""
+    op = dag.op(stage)
+    vector = vector_axis(op)
+    sizes = dict(op.written_out)
+    if vector not in sizes and vector is not None:
+        extent = next(a.extent for a in op.axes if a.name == vector)
+        sizes[vector] = min(extent, target.lanes(op.body.dtype))
+    splits, params, outer, tile = [], [], [], []
+    for a in op.axes:
+        size = sizes.get(a.name, 1)
+        if 1 < size < a.extent:
+            key = f"{stage}.{a.name}"
+            fixed = Param(f"{key}.1", "tile", key, a.extent, (size,), a.name == vector)
+            params.append(fixed)
+            splits.append(Split(a.name, a.extent, (fixed.name,)))
+            outer.append(Loop(a.name, 0))
+            tile.append(Loop(a.name, 1))
+        else:
+            splits.append(Split(a.name, a.extent))
+            (tile if size > 1 else outer).append(Loop(a.name, 0))
+    run = Param(f"{stage}.parallel", "parallel", choices=(0, 1))
+    inner = tuple(sorted(tile, key=lambda x: x.axis == vector))
+    used = vector if any(x.axis == vector for x in inner) else None
+    nest = Nest(stage, tuple(splits), (tuple(outer), inner), 1, used, parallel=run.name)
+    return nest, (*params, run)
+
+
+def plain_nest(dag: ComputeDAG, stage: str) -> Built:
+    """A stage that reduces nothing in loops without tiles, for a region or for the whole."""
+    run = Param(f"{stage}.parallel", "parallel", choices=(0, 1))  # matters for the whole
+    nest = replace(naive_nest(dag, stage), parallel=run.name)
     vector = vector_axis(dag.op(stage))
     if vector is None:
-        return nest
+        return nest, (run,)
     loops = tuple(x for x in nest.groups[0] if x.axis != vector)
-    return replace(nest, groups=(loops, (Loop(vector, 0),)), vector=vector)
+    return replace(nest, groups=(loops, (Loop(vector, 0),)), vector=vector), (run,)
 
 
 def ordered_nest(dag: ComputeDAG, stage: str, target: Target) -> Built:

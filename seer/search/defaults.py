@@ -10,6 +10,7 @@ import numpy as np
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Nest, Sketch, Split
 from seer.runtime.target import Target
+from seer.search.gpu_defaults import gpu_default_row
 from seer.search.rules import generate_sketches
 
 
@@ -22,6 +23,8 @@ def default_candidate(dag: ComputeDAG, target: Target) -> tuple[Sketch, np.ndarr
 
 def default_row(sketch: Sketch, target: Target) -> np.ndarray:
     """A canonical (n_params,) row: full register tiles, cache-sized blocks, balanced threads."""
+    if target.gpu is not None:
+        return gpu_default_row(sketch, target)
     # Copies that vectors are loaded from pay; what is broadcast element by element needs none.
     packed = {
         k.param for n in sketch.all_nests() for k in n.packs if k.loops and k.loops[-1].axis == n.vector
@@ -40,6 +43,7 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
             values[p.name] = p.choices[-1]
     for nest in sketch.all_nests():
         values.update(_Tiles(sketch, nest, target).choose())
+    values.update({p.name: p.choices[0] for p in sketch.params if p.kind == "tile" and p.choices})
     row: np.ndarray = sketch.canonical(sketch.row(values)[None])[0]
     return row
 

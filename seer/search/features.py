@@ -16,6 +16,7 @@ from seer.ir.sketch import INLINE, Sketch
 from seer.runtime.target import Target
 from seer.search.feature_kernel import BOUNDARIES, N_FEATURES, fill
 from seer.search.feature_tables import TAGS, expandable, tables_of
+from seer.search.gpu_features import gpu_features
 
 VERSION = 2
 
@@ -77,7 +78,12 @@ assert len(NAMES) == N_FEATURES
 
 
 def features(sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
-    """The (P, N_FEATURES) float32 matrix of canonical rows (P, n_params), as NAMES lists them."""
+    """The (P, N_FEATURES) float32 matrix of canonical rows (P, n_params), as NAMES lists them.
+
+    A GPU's candidates are described by others (seer/search/gpu_features.py).
+    """
+    if target.gpu is not None:
+        return gpu_features(sketch, rows, target)
     out = np.empty((len(rows), N_FEATURES), dtype=np.float32)
     rows = np.ascontiguousarray(rows)
     stages = expandable(sketch)

@@ -13,6 +13,7 @@ import numpy as np
 from seer.dtypes import dtype as dtype_of
 from seer.ir.sketch import Nest, Sketch
 from seer.runtime.target import Target
+from seer.search.gpu_legal import GPU_PREDICATES
 
 MAX_STATEMENTS = 1200  # vector statements in one unrolled body
 MAX_TILE_VERSIONS_STATEMENTS = 2500  # over all versions for tails
@@ -32,7 +33,7 @@ def legal(sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
     """Which canonical rows (P, n_params) satisfy every predicate for every nest: bool (P,)."""
     ok = np.ones(len(rows), dtype=bool)
     for nest in sketch.all_nests():
-        for predicate in PREDICATES:
+        for predicate in PREDICATES if target.gpu is None else GPU_PREDICATES:
             ok &= predicate(nest, sketch, rows, target)
     return ok
 

@@ -13,7 +13,9 @@ from functools import lru_cache
 import numpy as np
 
 from seer.ir.sketch import Param, Sketch
+from seer.runtime.gpu import Gpu
 from seer.runtime.target import Target
+from seer.search.gpu_space import within_limits
 
 # How often a mutation changes each kind of parameter (Ansor's mutation rules).
 MUTATION_WEIGHTS = {"tile": 0.90, "unroll": 0.04, "location": 0.05, "choice": 0.05, "parallel": 0.01}
@@ -28,11 +30,13 @@ class Space:
     Attributes:
         sketch: the loop structure.
         values: the values of each parameter that sampling draws from.
+        gpu: the GPU whose limits samples keep, or None.
         size: how many rows there are to draw, at most.
     """
 
     sketch: Sketch
     values: tuple[np.ndarray, ...]
+    gpu: Gpu | None = None
 
     @property
     def size(self) -> float:
@@ -49,7 +53,8 @@ class Space:
         for c, (p, values) in enumerate(zip(self.sketch.params, self.values, strict=True)):
             if p.kind != "tile":
                 rows[:, c] = rng.choice(values, count, p=_weights(p, values))
-        return self.sketch.canonical(rows)
+        rows = self.sketch.canonical(rows)
+        return rows if self.gpu is None else within_limits(self.sketch, rows, self.gpu, rng)
 
     def _sample_axis(self, rows: np.ndarray, columns: tuple[int, ...], rng: np.random.Generator) -> None:
         """Trip counts of one axis, innermost first, each from what is left of the extent."""
@@ -124,13 +129,13 @@ def _weights(p: Param, values: np.ndarray) -> np.ndarray | None:
 @lru_cache(maxsize=1024)
 def space_of(sketch: Sketch, target: Target) -> Space:
     """The space of a sketch on a target."""
-    return Space(sketch, tuple(_values(p, sketch, target) for p in sketch.params))
+    return Space(sketch, tuple(_values(p, sketch, target) for p in sketch.params), target.gpu)
 
 
 def _values(p: Param, sketch: Sketch, target: Target) -> np.ndarray:
     if p.kind == "parallel" and target.num_threads == 1:
         return np.array([0])
-    if p.kind != "tile":
+    if p.choices:
         return np.array(p.choices, dtype=np.int64)
     if p.vector:
         lanes = target.lanes(sketch.dag.op(p.name.split(".")[0]).body.dtype)
@@ -140,7 +145,8 @@ def _values(p: Param, sketch: Sketch, target: Target) -> np.ndarray:
         return np.array(sorted({*wide, *narrow, min(p.extent, lanes)}), dtype=np.int64)
     powers = [1 << k for k in range(max(p.extent, 1).bit_length())]
     small = [n for n in range(1, SMALL + 1) if n <= p.extent]
-    return np.array(sorted({*_divisors(p.extent), *powers, *small}), dtype=np.int64)
+    most = p.most or p.extent
+    return np.array(sorted(n for n in {*_divisors(p.extent), *powers, *small} if n <= most), dtype=np.int64)
 
 
 def _divisors(n: int) -> list[int]:

@@ -22,12 +22,14 @@ class SearchTask:
         target: on what.
         weight: how often it occurs in the model; the objective is the sum of weight * latency.
         name: for people: the anchor operator and its output's shape.
+        exact: whether algorithms that are equal up to rounding only are left out.
     """
 
     dag: ComputeDAG
     target: Target
     weight: int = 1
     name: str = ""
+    exact: bool = False
 
     @property
     def key(self) -> str:
@@ -37,7 +39,7 @@ class SearchTask:
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
         """The naive sketch, then the derived ones, best guess first."""
-        return generate_sketches(self.dag, self.target)
+        return generate_sketches(self.dag, self.target, self.exact)
 
     @cached_property
     def space_size(self) -> float:
@@ -48,7 +50,7 @@ class SearchTask:
         return f"SearchTask({self.name or self.dag.tag}, weight {self.weight})"
 
 
-def tasks_of(partition: Partition, target: Target) -> list[SearchTask]:
+def tasks_of(partition: Partition, target: Target, exact: bool = False) -> list[SearchTask]:
     """One task per distinct subgraph of a model, in the order of first use.
 
     Subgraphs whose output has no elements need no code and make no task.
@@ -60,7 +62,7 @@ def tasks_of(partition: Partition, target: Target) -> list[SearchTask]:
             continue
         dags.setdefault(s.dag.workload_key, s.dag)
         weights[s.dag.workload_key] = weights.get(s.dag.workload_key, 0) + 1
-    return [SearchTask(dag, target, weights[key], task_name(dag)) for key, dag in dags.items()]
+    return [SearchTask(dag, target, weights[key], task_name(dag), exact) for key, dag in dags.items()]
 
 
 def task_name(dag: ComputeDAG) -> str:

@@ -63,10 +63,12 @@ class WarmStart:
     workloads: tuple[Workload, ...]
 
     @staticmethod
-    def of(store: Records) -> WarmStart:
-        """The trials of a records database."""
+    def of(store: Records, kind: str = "llvm") -> WarmStart:
+        """The trials of a records database on a kind of target."""
         found: dict[tuple[str, str, str], list[MeasureRecord]] = {}
         for r in store.all():
+            if r.target_key.split()[0] != kind:
+                continue
             if r.stage == "trial" and r.features and r.feature_version == VERSION:
                 found.setdefault((r.family, r.workload_key, r.target_key), []).append(r)
         return WarmStart(

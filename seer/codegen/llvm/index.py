@@ -11,8 +11,10 @@ from seer.errors import BuildError
 from seer.ir.expr import Binary, Const, Expr, Select, Unary, Var, as_expr
 from seer.ir.loops import Buffer
 from seer.ir.simplify import UNKNOWN, Range, affine, bounds
+from seer.runtime.target import Target
 
-_SCALES = (2, 4, 8)  # what an addressing mode multiplies by
+_SCALES = (1, 2, 4, 8)  # what an addressing mode multiplies by
+_MAX_POINTERS = 6  # moving addresses of one loop: each takes a register
 
 
 def is_product(e: Expr) -> bool:
@@ -43,15 +45,17 @@ class _Form(NamedTuple):
 
 @dataclass
 class Induction:
-    """The counter of an innermost loop, and its multiples that are added up instead of multiplied.
+    """What an innermost loop adds up from one iteration to the next, besides its counter.
 
     Attributes:
         start: the counter's first value.
         steps: step -> the name of counter * step.
+        pointers: (base, step in bytes) -> the name of the address base + counter * step.
     """
 
     start: int | str
     steps: dict[int, str] = field(default_factory=dict)
+    pointers: dict[tuple[str, int], str] = field(default_factory=dict)
 
 
 class IndexEmitter(Builder):
@@ -66,8 +70,8 @@ class IndexEmitter(Builder):
         inductions: the open innermost loop, by the name of its counter.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self.env: dict[str, int | str] = {}
         self.ranges: dict[str, Range] = {}
         self.lane_var: str | None = None
@@ -123,7 +127,7 @@ class IndexEmitter(Builder):
                     raise LaneDependentError
                 return self.env[name]
             case Binary("//" | "%" | "min" | "max" as op, a, b) if e.dtype == "int64":
-                return self._operation(op, a, b)
+                return self._operation(e, op, a, b)
             case Binary("+" | "-" | "*", _, _) | Unary("neg", _) if e.dtype == "int64":
                 if is_product(e):
                     return self._product(e)
@@ -146,16 +150,18 @@ class IndexEmitter(Builder):
             return x * y
         return self.hoisted(f"mul i64 {x}, {y}", str(x), str(y))
 
-    def _operation(self, op: str, a: Expr, b: Expr) -> int | str:
+    def _operation(self, e: Expr, op: str, a: Expr, b: Expr) -> int | str:
         x, y = self.scalar(a), self.scalar(b)
         if isinstance(x, int) and isinstance(y, int):
-            return {"//": x // (y or 1), "%": x % (y or 1), "min": min(x, y), "max": max(x, y)}[op]
+            if op in ("//", "%"):
+                return 0 if y == 0 else x // y if op == "//" else x % y
+            return min(x, y) if op == "min" else max(x, y)
         names = (str(x), str(y))
         if op in ("min", "max"):
             test = self.hoisted(f"icmp {'slt' if op == 'min' else 'sgt'} i64 {x}, {y}", *names)
             return self.hoisted(f"select i1 {test}, i64 {x}, i64 {y}", test, *names)
         if not isinstance(y, int) or y <= 0:
-            raise BuildError(f"an index is divided by {y}; only positive constants can be")
+            return self.other(e)
         low, _ = bounds(a, self.ranges)
         if y & (y - 1) == 0:
             if op == "%":
@@ -210,13 +216,35 @@ class IndexEmitter(Builder):
             return known
         size = dtype_of(buffer.dtype).size_bytes
         pointer = self.bases[buffer]
-        for name, coefficient in sorted(at.terms, key=lambda t: self.depth_of(t[0])):
+        # Of the terms that belong to one loop, its counter comes first: see `_moving`.
+        for name, coefficient in sorted(
+            at.terms, key=lambda t: (self.depth_of(t[0]), t[0] not in self.inductions)
+        ):
+            moving = self._moving(pointer, name, coefficient * size)
+            if moving is not None:
+                pointer = moving
+                continue
             offset = self.multiple(name, coefficient * size)
             pointer = self.hoisted(f"getelementptr i8, ptr {pointer}, i64 {offset}", pointer, offset)
         if at.constant:
             pointer = self.hoisted(f"getelementptr i8, ptr {pointer}, i64 {at.constant * size}", pointer)
         self.keep(key, pointer)
         return pointer
+
+    def _moving(self, pointer: str, name: str, step: int) -> str | None:
+        """`pointer + name * step` as an address that an innermost loop moves on, or None.
+
+        An offset would do too, but a multiply-add that reads its operand at base + offset is two
+        operations to the processor, and at a single register it is one.
+        """
+        loop = self.inductions.get(name)
+        if loop is None or step in _SCALES or self.depth_of(pointer) >= self.depths[name]:
+            return None
+        known = loop.pointers.get((pointer, step))
+        if known is None and len(loop.pointers) < _MAX_POINTERS:
+            known = loop.pointers[pointer, step] = self.fresh("p")
+            self.depths[known] = self.depths[name]
+        return known
 
     def multiple(self, name: str, coefficient: int) -> str:
         """`name * coefficient`: an induction variable of its own if name counts an innermost loop."""

@@ -22,6 +22,7 @@ from seer.ir.loops import (
     map_exprs,
     walk_stmts,
 )
+from seer.runtime.target import Target
 
 OnParallel = Callable[[For], None]
 
@@ -30,11 +31,12 @@ class StatementEmitter(ValueEmitter):
     """Writes statements.
 
     Args:
+        target: the processor.
         on_parallel: called for each parallel loop; it writes the call of the loop's own function.
     """
 
-    def __init__(self, on_parallel: OnParallel | None = None) -> None:
-        super().__init__()
+    def __init__(self, target: Target, on_parallel: OnParallel | None = None) -> None:
+        super().__init__(target)
         self._on_parallel = on_parallel
         self._stored: dict[int, tuple[Stmt, frozenset[Buffer]]] = {}
 
@@ -107,12 +109,13 @@ class StatementEmitter(ValueEmitter):
         header, leave = f"{number}.body", f"{number}.end"
         stored = self.stored(body)
         before = {b: dict(slots) for b, slots in self.registers.items() if b in stored}
-        before_block = self.block
-        if needs_guard:
+        outside, after_guard = self.block, f"{number}.after"
+        if needs_guard:  # blocks of its own before and after the loop: see passes.py
             self.line(f"%{number}.any = icmp sgt i64 {end}, {start}")
-            self.line(f"br i1 %{number}.any, label %{header}, label %{leave}")
-        else:
-            self.line(f"br label %{header}")
+            self.line(f"br i1 %{number}.any, label %{number}.before, label %{after_guard}")
+            self.start_block(f"{number}.before")
+        before_block = self.block
+        self.line(f"br label %{header}")
         self.start_block(header)
         phis: list[str] = []
         self.lines.append(phis)
@@ -136,8 +139,7 @@ class StatementEmitter(ValueEmitter):
             first, last = before[buffer][key], after[buffer][key]
             entry, back = f"[ {first.text}, %{before_block} ]", f"[ {last.text}, %{last_block} ]"
             phis.append(f"  {name} = phi {first.type} {entry}, {back}")
-        for step, name in induction.steps.items():
-            phis.append(self._induction_phi(name, step, start, before_block, last_block))
+        phis += self._induction_phis(induction, before_block, last_block)
         self.inductions.pop(counter, None)
         self.line(f"{following} = add nuw nsw i64 {counter}, 1")
         test = self.fresh("c")
@@ -146,15 +148,32 @@ class StatementEmitter(ValueEmitter):
         self.close_scope()
         self.start_block(leave)
         if needs_guard:
-            self._merge(before, before_block, after, last_block)
+            self.line(f"br label %{after_guard}")
+            self.start_block(after_guard)
+            self._merge(before, outside, after, leave)
 
-    def _induction_phi(self, name: str, step: int, start: int | str, before: str, last: str) -> str:
-        """The phi of counter * step, after its increment is written at the end of the loop's body."""
-        following = self.fresh("n")
-        self.line(f"{following} = add i64 {name}, {step}")
-        # The start of a loop is a number, or the first iteration of a parallel loop's chunk.
-        first = start * step if isinstance(start, int) else self.hoisted(f"mul i64 {start}, {step}", start)
-        return f"  {name} = phi i64 [ {first}, %{before} ], [ {following}, %{last} ]"
+    def _induction_phis(self, induction: Induction, before: str, last: str) -> list[str]:
+        """The phis of an innermost loop, after their increments are written at the end of its body."""
+        phis, start = [], induction.start
+
+        def first(step: int) -> str:
+            # A loop starts at a number, or at the first iteration of a parallel loop's chunk.
+            if isinstance(start, int):
+                return str(start * step)
+            return self.hoisted(f"mul i64 {start}, {step}", start)
+
+        for step, name in induction.steps.items():
+            following = self.fresh("n")
+            self.line(f"{following} = add i64 {name}, {step}")
+            phis.append(f"  {name} = phi i64 [ {first(step)}, %{before} ], [ {following}, %{last} ]")
+        for (base, step), name in induction.pointers.items():
+            following, begin = self.fresh("n"), base
+            self.line(f"{following} = getelementptr i8, ptr {name}, i64 {step}")
+            if start != 0:
+                skip = first(step)
+                begin = self.hoisted(f"getelementptr i8, ptr {base}, i64 {skip}", base, skip)
+            phis.append(f"  {name} = phi ptr [ {begin}, %{before} ], [ {following}, %{last} ]")
+        return phis
 
     def _begin_carried(self, before: dict[Buffer, Slots]) -> dict[tuple[Buffer, int], str]:
         """Give each slot that a loop may change a phi's name inside it."""
@@ -231,7 +250,7 @@ class StatementEmitter(ValueEmitter):
 
     def _store(self, s: Store) -> None:
         buffer = s.buffer
-        v = self.value(s.value)
+        v = self.shared_value(s.value)
         if buffer.scope is Scope.REGISTER:
             self._store_register(s, v)
             return

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from seer.codegen.llvm.builder import Val, literal, memory_type, value_type
 from seer.codegen.llvm.index import IndexEmitter, LaneDependentError, Linear, is_product
 from seer.codegen.llvm.mathlib import MATH
+from seer.codegen.llvm.narrow import narrow, widen
+from seer.dtypes import is_narrow
 from seer.errors import BuildError
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Select, Unary, Var
 from seer.ir.loops import Buffer, Scope
+from seer.runtime.target import Target
 
 Slots = dict[int, Val]
 Guard = tuple[Expr, bool]  # a condition and whether it holds
@@ -31,15 +34,32 @@ class ValueEmitter(IndexEmitter):
         guards: conditions under which what is being evaluated is used.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self.registers: dict[Buffer, Slots] = {}
         self.versions: dict[Buffer, int] = {}
         self.guards: list[Guard] = []
         self._inside: dict[int, tuple[Load, bool]] = {}
+        self._evaluated: dict[int, tuple[Expr, Val]] | None = None
+
+    def shared_value(self, e: Expr) -> Val:
+        """The value of an expression whose nodes may be reached by several ways, each evaluated once."""
+        self._evaluated = {}
+        v = self.value(e)
+        self._evaluated = None
+        return v
 
     def value(self, e: Expr) -> Val:
         """The value of an expression; one that does not depend on the lane is a scalar."""
+        known = self._evaluated
+        if known is None or self.guards:
+            return self._value_of(e)
+        found = known.get(id(e))
+        if found is None:  # holds e: an id must not be used again
+            found = known[id(e)] = (e, self._value_of(e))
+        return found[1]
+
+    def _value_of(self, e: Expr) -> Val:
         match e:
             case Const(value, dtype):
                 return Val(literal(value, dtype), dtype)
@@ -48,7 +68,9 @@ class ValueEmitter(IndexEmitter):
             case Call(name, args, _):
                 return self.call(name, [self.value(a) for a in args])
             case Binary(op, a, b):
-                if e.dtype == "int64" and op in ("+", "-", "*", "//", "%", "min", "max"):
+                if e.dtype == "int64" and op in ("+", "-", "*", "min", "max"):
+                    return self.integer(e)
+                if e.dtype == "int64" and op in ("//", "%") and isinstance(b, Const) and b.value > 0:
                     return self.integer(e)
                 return self.binary(op, self.value(a), self.value(b))
             case Select(cond, a, b):
@@ -105,6 +127,7 @@ class ValueEmitter(IndexEmitter):
         assert self.lane_var is not None
         name, lanes = self.lane_var, self.lanes
         self.lane_var, self.lanes = None, 1
+        known, self._evaluated = self._evaluated, None
         before = self.env.get(name)
         for k in range(lanes):
             self.env[name] = k
@@ -112,12 +135,16 @@ class ValueEmitter(IndexEmitter):
         if before is None:
             del self.env[name]
         self.lane_var, self.lanes = name, lanes
+        self._evaluated = known
 
     # -- operators -----------------------------------------------------------------------------
 
     def binary(self, op: str, a: Val, b: Val) -> Val:
         """An operator on values of one dtype."""
         if op in ("and", "or"):
+            for x, y in ((a, b), (b, a)):
+                if x.text in ("true", "false") and x.lanes == 1:
+                    return y if (x.text == "true") == (op == "and") else x
             return self.op(op, a, b)
         if op in ("min", "max"):
             return self.extremum(op, a, b)
@@ -140,19 +167,28 @@ class ValueEmitter(IndexEmitter):
         return self.select(self.compare("uno", a, a), a, best)
 
     def _floor_division(self, op: str, a: Val, b: Val) -> Val:
-        zero = Val("0", a.dtype)
-        r = self.op("srem", a, b)
-        opposite = self.compare("slt", self.op("xor", r, b), zero)
+        zero, one, minus_one = (Val(text, a.dtype) for text in ("0", "1", "-1"))
+        # The machine stops a program that divides by zero, or the lowest number by -1.
+        by_zero, by_minus_one = self.compare("eq", b, zero), self.compare("eq", b, minus_one)
+        divisor = self.select(self.op("or", by_zero, by_minus_one), one, b)
+        r = self.op("srem", a, divisor)
+        opposite = self.compare("slt", self.op("xor", r, divisor), zero)
         wrong = self.op("and", self.compare("ne", r, zero), opposite)
         if op == "%":
-            return self.select(wrong, self.op("add", r, b), r)
-        q = self.op("sdiv", a, b)
-        return self.select(wrong, self.op("sub", q, Val("1", a.dtype)), q)
+            return self.select(wrong, self.op("add", r, divisor), r)
+        q = self.op("sdiv", a, divisor)
+        q = self.select(wrong, self.op("sub", q, one), q)
+        q = self.select(by_minus_one, self.op("sub", zero, a), q)
+        return self.select(by_zero, zero, q)
 
     def cast(self, v: Val, dtype: str) -> Val:
         """C conversion; a float out of an integer's range becomes the nearest one, NaN becomes 0."""
         if v.dtype == dtype:
             return v
+        if is_narrow(v.dtype):
+            return self.cast(widen(self, v), dtype)
+        if is_narrow(dtype):
+            return narrow(self, self.cast(v, "float32"), dtype)
         to = value_type(dtype, v.lanes)
         from_float, to_float = v.dtype.startswith("float"), dtype.startswith("float")
         if dtype == "bool":
@@ -181,8 +217,10 @@ class ValueEmitter(IndexEmitter):
     def call(self, name: str, args: list[Val]) -> Val:
         """A math function."""
         if name == "fma":
-            return self.intrinsic("fma", *args)
-        if name in ("sqrt", "floor"):
+            return self.fma(*args)
+        if name == "floor":
+            return self.floor(*args)
+        if name == "sqrt":
             return self.intrinsic(name, *args)
         if name == "abs":
             if args[0].dtype.startswith("float"):
@@ -324,7 +362,7 @@ class ValueEmitter(IndexEmitter):
 
 def buffer_align(buffer: Buffer) -> int:
     """Bytes to which every element is aligned."""
-    return {"float": 4, "double": 8, "i32": 4, "i64": 8, "i8": 1}[memory_type(buffer.dtype)]
+    return {"float": 4, "double": 8, "i32": 4, "i64": 8, "i16": 2, "i8": 1}[memory_type(buffer.dtype)]
 
 
 def _is_term(e: Expr) -> bool:

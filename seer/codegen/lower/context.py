@@ -100,7 +100,17 @@ class Context:
         """`e` at loop level: inlined stages expanded, reads turned into loads, indices simplified.
 
         `override` may answer a read itself (an accumulator, a packed copy); it is asked first.
+        A node that is reached by several ways is resolved once and stays shared.
         """
+        return self._resolve(e, override, {})
+
+    def _resolve(self, e: Expr, override: Override | None, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+        known = done.get(id(e))
+        if known is None:  # holds e: an id must not be used again
+            known = done[id(e)] = (e, self._resolve_node(e, override, done))
+        return known[1]
+
+    def _resolve_node(self, e: Expr, override: Override | None, done: dict[int, tuple[Expr, Expr]]) -> Expr:
         if isinstance(e, Read):
             answer = override(e) if override is not None else None
             if answer is not None:
@@ -108,8 +118,8 @@ class Context:
             if e.tensor.name in self.inlined:
                 op = compute_op(e.tensor)
                 body = substitute(op.body, {a.name: i for a, i in zip(op.axes, e.indices, strict=True)})
-                return self.resolve(body, override)
-            indices = tuple(self.resolve(i, override) for i in e.indices)
+                return self._resolve(body, override, done)
+            indices = tuple(self._resolve(i, override, done) for i in e.indices)
             place = self.places.get(e.tensor.name)
             if place is None:
                 raise ScheduleError(
@@ -117,7 +127,7 @@ class Context:
                 )
             return Load(place.buffer, tuple(simplify(i, self.ranges) for i in place.at(indices)))
         kids = children(e)
-        new = tuple(self.resolve(k, override) for k in kids)
+        new = tuple(self._resolve(k, override, done) for k in kids)
         if any(n is not k for n, k in zip(new, kids, strict=True)):
             e = rebuild(e, new)
         if e.dtype in ("bool", "int64") and kids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,24 +48,29 @@ def lower(sketch: Sketch, row: np.ndarray, target: Target, name: str = "kernel")
 
 
 def declare_arguments(ctx: Context) -> list[ArgSpec]:
-    """Make the ARG buffers; constants that every reader takes packed get their packed shape."""
+    """Make the ARG buffers; constants that are packed or derived ahead get the shape they then have."""
     dag = ctx.sketch.dag
     ahead = {p.tensor: (n, p) for n in ctx.sketch.all_nests() for p in n.packs if packs_ahead(ctx, n, p)}
     args = []
     for t in (*dag.inputs, dag.output):
         constant = isinstance(t.op, Placeholder) and t.op.constant
+        derived = t.op.derived if isinstance(t.op, Placeholder) else None
+        logical = t.shape if derived is None else derived.source
         spec, shape = None, t.shape
-        if t is not dag.output and t.name in ahead:
+        if derived is not None:
+            spec = PackSpec(tuple((n,) for n in t.shape), tuple(range(len(t.shape))), derived)
+        packed = t is not dag.output and t.name in ahead
+        if packed:
             nest, pack = ahead[t.name]
-            spec = pack_spec(ctx, nest, pack)
+            spec = replace(pack_spec(ctx, nest, pack), derivation=derived)
             shape = pack_shape(ctx, nest, pack)
         buffer = Buffer(t.name, shape, t.dtype, Scope.ARG)
         ctx.params.append(buffer)
-        if spec is None:
-            ctx.places[t.name] = Place(buffer)
-        else:
+        if packed:
             ctx.packed[ahead[t.name][1]] = PackedPlace(buffer)
-        args.append(ArgSpec(t.name, t.shape, t.dtype, constant, spec))
+        else:
+            ctx.places[t.name] = Place(buffer)
+        args.append(ArgSpec(t.name, logical, t.dtype, constant, spec))
     return args
 
 

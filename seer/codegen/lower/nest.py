@@ -186,7 +186,7 @@ class NestLowering:
             def body(local: Locals, _: Slot | None) -> Stmt:
                 at = self.axis_values(local)
                 value = self.ctx.resolve(substitute(self.op.body, at))
-                return self.store(self.dest, tuple(at[a.name] for a in self.op.axes), value)
+                return self.finished(tuple(at[a.name] for a in self.op.axes), value)
 
             return tile_loops(self.ctx, shape, None, body)
 

@@ -1,11 +1,13 @@
 """Images with their channels last: vectors of channels are contiguous, and weights pack by channel.
 
 Convolutions and pools change to channels-last; what stands between them follows, so that transposes
-are left only where an image enters or leaves. Weights are constants and are transposed here.
+are left only where an image enters or leaves. Weights are constants and are transposed here, those
+of a dense layer after a flattened image too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +36,7 @@ class _Rewriter:
     new: Graph = field(init=False)
     plain: dict[Value, Value] = field(default_factory=dict)  # as the user wrote it
     last: dict[Value, Value] = field(default_factory=dict)  # transposed to channels-last
+    flat: dict[Value, Value] = field(default_factory=dict)  # the image of a flattened image, made if read
 
     def run(self) -> Graph:
         self.new = Graph(self.graph.name)
@@ -44,25 +47,52 @@ class _Rewriter:
             made = rule(self, v, f"{v.name}_last" if v in outputs else v.name) if rule else None
             if made is not None:
                 self.last[v] = made
+            elif self.is_flat(v):
+                self.flat[v] = v.node.inputs[0]
+            elif (product := self.flat_product(v)) is not None:
+                self.plain[v] = product
             else:
                 self.plain[v] = copy(self.new, v, tuple(self.as_plain(i) for i in v.node.inputs))
         for v in self.graph.outputs:
-            if v not in self.plain:
+            if v in self.last and v not in self.plain:
                 self.plain[v] = self.new.apply("transpose", self.last[v], TO_FIRST, name=v.name)
-        self.new.output(*(self.plain[v] for v in self.graph.outputs))
+        self.new.output(*(self.as_plain(v) for v in self.graph.outputs))
         return self.new
 
     def as_plain(self, v: Value) -> Value:
         """The new value in the user's layout."""
-        if v not in self.plain:
+        if v not in self.plain and v in self.flat:
+            self.plain[v] = copy(self.new, v, (self.as_plain(self.flat[v]),))
+        elif v not in self.plain:
             self.plain[v] = self.new.apply("transpose", self.last[v], TO_FIRST)
         return self.plain[v]
 
     def as_last(self, v: Value) -> Value:
         """The new value in channels-last."""
         if v not in self.last:
-            self.last[v] = self.new.apply("transpose", self.plain[v], TO_LAST)
+            self.last[v] = self.new.apply("transpose", self.as_plain(v), TO_LAST)
         return self.last[v]
+
+    def is_flat(self, v: Value) -> bool:
+        """Whether a value is a channels-last image as a row per batch."""
+        if v.node.op not in ("flatten", "reshape") or v.node.inputs[0] not in self.last:
+            return False
+        shape = v.node.inputs[0].shape
+        return v.shape == (shape[0], math.prod(shape[1:]))
+
+    def flat_product(self, v: Value) -> Value | None:
+        """A dense of a flattened image: the rows of the weights move, not the pixels."""
+        if v.node.op != "dense" or v.node.inputs[0] not in self.flat:
+            return None
+        x, w, *bias = v.node.inputs
+        weights = constant_of(w)
+        if weights is None:
+            return None
+        image = self.flat[x]
+        rows = np.arange(len(weights)).reshape(image.shape[1:]).transpose(1, 2, 0).ravel()
+        row = self.new.apply("reshape", self.as_last(image), x.shape)
+        moved = self.constant(weights[rows], w.name)
+        return self.new.apply("dense", row, moved, *map(self.as_plain, bias), name=v.name)
 
     def constant(self, array: np.ndarray, name: str) -> Value:
         return self.new.constant(np.ascontiguousarray(array), f"{name}_last{len(self.new.nodes)}")

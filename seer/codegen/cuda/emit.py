@@ -1,0 +1,193 @@
+"""Loop programs of a GPU as CUDA C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from seer.codegen.cuda.exprs import VECTOR, Writer
+from seer.codegen.cuda.module import CudaModule, Launch, Scratch
+from seer.codegen.cuda.prelude import PRELUDE
+from seer.codegen.gpu import LoweredKernels
+from seer.dtypes import dtype as dtype_of
+from seer.errors import BuildError
+from seer.ir.divisible import divisor
+from seer.ir.expr import Const, Expr, variables
+from seer.ir.loops import (
+    Buffer,
+    Exchange,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopProgram,
+    Scope,
+    Seq,
+    Stmt,
+    Store,
+    Sync,
+    walk_stmts,
+)
+from seer.ir.simplify import bounds, simplify
+from seer.runtime.target import Target
+
+
+def emit_module(lowered: LoweredKernels, target: Target, name: str) -> CudaModule:
+    """The CUDA C of one candidate's kernels."""
+    kernels = [emit_kernel(p) for p in lowered.programs]
+    scratch = tuple(Scratch(b.name, b.size_bytes) for b in lowered.scratch)
+    launches = tuple(launch_of(p) for p in lowered.programs)
+    source = "\n".join([PRELUDE, *kernels])
+    return CudaModule(name, str(target), source, launches, lowered.args, scratch)
+
+
+def launch_of(program: LoopProgram) -> Launch:
+    """The grid of a program and what it takes."""
+    loops = {s.kind: s for s in walk_stmts(program.body) if isinstance(s, For)}
+    sizes = []
+    for kind in (LoopKind.BLOCK, LoopKind.THREAD):
+        extent = loops[kind].extent
+        assert isinstance(extent, Const)
+        sizes.append(int(extent.value))
+    shared = [b for b in program.buffers if b.scope is Scope.BLOCK_SHARED]
+    total = sum(-(-b.size_bytes // 16) * 16 for b in shared)
+    return Launch(program.name, sizes[0], sizes[1], tuple(b.name for b in program.params), total)
+
+
+def emit_kernel(program: LoopProgram) -> str:
+    """One __global__ function."""
+    return _Kernel(program).text()
+
+
+class _Kernel:
+    def __init__(self, program: LoopProgram) -> None:
+        self.program = program
+        self.writer = Writer()
+        self.lines: list[str] = []
+        self.depth = 0
+        self.n_temps = 0
+
+    def text(self) -> str:
+        program, names = self.program, self.writer.names
+        launch = launch_of(program)
+        *inputs, out = program.params
+        params = [f"const {_memory(b)}* __restrict__ {names.of(b, b.name)}" for b in inputs]
+        params.append(f"{_memory(out)}* __restrict__ {names.of(out, out.name)}")
+        bounds_of = f"__launch_bounds__({launch.threads})"
+        head = f'extern "C" __global__ void {bounds_of} {program.name}({", ".join(params)})'
+        with self.block(head):
+            for b in program.buffers:
+                self.line(self.declaration(b))
+            self.stmt(program.body)
+        return "\n".join(self.lines) + "\n"
+
+    def declaration(self, b: Buffer) -> str:
+        name = self.writer.names.of(b, b.name)
+        if b.scope is Scope.REGISTER:
+            return f"{_memory(b)} {name}{''.join(f'[{n}]' for n in b.shape)};"
+        if b.scope is Scope.BLOCK_SHARED:
+            return f"__shared__ __align__(16) {_memory(b)} {name}[{max(b.num_elements, 1)}];"
+        raise BuildError(f"{b!r} has no place on a GPU")
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.line(f"{head} {{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}")
+
+    # -- statements --------------------------------------------------------------------------
+
+    def stmt(self, s: Stmt) -> None:
+        w = self.writer
+        match s:
+            case Seq(stmts):
+                for k in stmts:
+                    self.stmt(k)
+            case For(var, extent, LoopKind.BLOCK | LoopKind.THREAD as kind, body):
+                source = "blockIdx.x" if kind is LoopKind.BLOCK else "threadIdx.x"
+                w.ranges[var] = (0, max(bounds(extent, w.ranges)[1] - 1, 0))
+                self.line(f"const int {w.names.of(var, var)} = {source};")
+                self.stmt(body)
+            case For(var, extent, LoopKind.VECTORIZED, body) if self.is_vector(extent, body):
+                assert isinstance(body, Store)
+                w.ranges[var] = (0, VECTOR - 1)
+                self.vector_store(var, body)
+            case For(var, extent, kind, body):
+                w.ranges[var] = (0, max(bounds(extent, w.ranges)[1] - 1, 0))
+                if kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
+                    self.line("#pragma unroll")
+                ctype, name = w.index_type(extent), w.names.of(var, var)
+                with self.block(f"for ({ctype} {name} = 0; {name} < {w.index(extent)}; ++{name})"):
+                    self.stmt(body)
+            case Let(var, value, body):
+                w.ranges[var] = self._range(var, value)
+                w.known[var] = divisor(value, w.known)
+                self.line(f"const {w.index_type(value)} {w.names.of(var, var)} = {w.index(value)};")
+                self.stmt(body)
+            case If(cond, then, orelse):
+                with self.block(f"if ({w.value(cond)})"):
+                    self.stmt(then)
+                if orelse is not None:
+                    with self.block("else"):
+                        self.stmt(orelse)
+            case Store(buffer, indices, value):
+                self.store(buffer, indices, w.value(value))
+            case Sync():
+                self.line("__syncthreads();")
+            case Exchange(buffer, indices, value, mask):
+                self.store(buffer, indices, f"seer_shuffle_xor({w.value(value)}, {mask})")
+
+    def _range(self, var: str, value: Expr) -> tuple[int, int]:
+        return bounds(value, self.writer.ranges)
+
+    def store(self, buffer: Buffer, indices: tuple[Expr, ...], text: str) -> None:
+        self.line(f"{self.writer.element(buffer, indices)} = {text};")
+
+    # -- four at once --------------------------------------------------------------------------
+
+    def is_vector(self, extent: Expr, body: Stmt) -> bool:
+        """Whether a vectorised loop can be written with seer_float4."""
+        is_four = isinstance(extent, Const) and extent.value == VECTOR
+        return is_four and isinstance(body, Store) and body.buffer.dtype == "float32"
+
+    def vector_store(self, v: str, s: Store) -> None:
+        """Four elements: loads and the store at once where they are neighbours and aligned."""
+        w = self.writer
+        address = w.vector_address(s.buffer, s.indices, v)
+        whole = w.vector(s.value, v)
+        if address is not None and whole is not None:
+            self.line(f"seer_store4({address}, {whole});")
+            return
+        value = w.lanes(s.value, v, self.hoist)
+        if address is None and value is s.value and v in variables(value):
+            self._lane_loop(v, s)
+            return
+        texts = [w.value(w.lane(value, v, k)) for k in range(VECTOR)]
+        if address is not None:
+            self.line(f"seer_store4({address}, seer_make4({', '.join(texts)}));")
+            return
+        for k, text in enumerate(texts):
+            at = tuple(simplify(w.lane(i, v, k), w.ranges) for i in s.indices)
+            self.store(s.buffer, at, text)
+
+    def _lane_loop(self, v: str, s: Store) -> None:
+        name = self.writer.names.of(v, v)
+        self.line("#pragma unroll")
+        with self.block(f"for (int {name} = 0; {name} < {VECTOR}; ++{name})"):
+            self.stmt(s)
+
+    def hoist(self, text: str) -> str:
+        """A new variable for four loaded values."""
+        self.n_temps += 1
+        name = f"four_{self.n_temps}"
+        self.line(f"const seer_float4 {name} = {text};")
+        return name
+
+
+def _memory(b: Buffer) -> str:
+    return dtype_of(b.dtype).c

@@ -1,0 +1,55 @@
+"""What the CUDA C generator hands to the runtime: source, and how to launch its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seer.codegen.artifact import ArgSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel of a module.
+
+    Attributes:
+        name: the symbol, extern "C".
+        blocks: blocks of the grid (x).
+        threads: threads of a block (x).
+        args: the names of its pointers, each an ArgSpec's or a Scratch's; the last is written.
+        shared_bytes: static shared memory of a block.
+    """
+
+    name: str
+    blocks: int
+    threads: int
+    args: tuple[str, ...]
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Device memory between the kernels of a module, aligned to 256 bytes."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CudaModule:
+    """CUDA C of one candidate.
+
+    Attributes:
+        name: of the first kernel.
+        target: the str() of the Target it was made for.
+        source: CUDA C that needs no header.
+        launches: kernels to run in order, on one stream.
+        args: the arguments of the whole, inputs in ComputeDAG order, then the output.
+        scratch: what to allocate besides.
+    """
+
+    name: str
+    target: str
+    source: str
+    launches: tuple[Launch, ...]
+    args: tuple[ArgSpec, ...]
+    scratch: tuple[Scratch, ...]

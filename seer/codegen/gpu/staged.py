@@ -1,0 +1,185 @@
+"""Tensors copied to shared memory: which piece a block needs, and the copy by all its threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from seer.codegen.gpu.common import VECTOR, Lets, guarded, take_apart, wrap
+from seer.codegen.lower.context import Context
+from seer.dtypes import dtype as dtype_of
+from seer.ir.dag import ComputeDAG, compute_op
+from seer.ir.divisible import divisor
+from seer.ir.expr import Const, Expr, Read, Select, Var, all_of, as_expr, children, select
+from seer.ir.loops import Buffer, For, LoopKind, Scope, Stmt, Store
+from seer.ir.simplify import affine, simplify
+from seer.ir.tensor import Tensor
+
+Count = TypeVar("Count", int, np.ndarray)
+
+# Copies that a thread makes one after another in unrolled code; more of them run in a loop.
+MAX_UNROLLED_COPIES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """What the reads of a stage touch in one dimension: sum of coefficient * axis, low to high."""
+
+    terms: tuple[tuple[str, int], ...]
+    low: int
+    high: int
+
+    def extent(self, covered: Mapping[str, Count]) -> Count:
+        """Elements between the first and the last one touched while axes cover so many positions."""
+        out: Count = self.high - self.low + 1  # type: ignore[assignment]
+        for axis, c in self.terms:
+            out = out + (covered[axis] - 1) * abs(c)
+        return out
+
+    def base(self, start: Mapping[str, Expr], covered: Mapping[str, int]) -> Expr:
+        """The first element touched while the axes run from `start`."""
+        out: Expr = as_expr(self.low)
+        for axis, c in self.terms:
+            out = out + start[axis] * c
+            if c < 0:
+                out = out + (covered[axis] - 1) * c
+        return out
+
+
+def staged_dims(dag: ComputeDAG, stage: str, tensor: str) -> tuple[Dim, ...] | None:
+    """How a stage reads a tensor, or None if no box of it can be copied ahead.
+
+    It can be if every read is unconditional and affine, and reads differ by constants alone.
+    """
+    op = compute_op(dag.tensor(stage))
+    found = _plain_reads(op.body, tensor)
+    if not found or not dag.tensor(tensor).shape:
+        return None
+    axes = {a.name for a in (*op.axes, *op.reduce_axes)}
+    dims: list[Dim] = []
+    for d in range(len(dag.tensor(tensor).shape)):
+        forms = [affine(simplify(r.indices[d], {})) for r in found]
+        terms = forms[0][0]
+        if any(f[0] != terms for f in forms):
+            return None
+        if not all(isinstance(t, Var) and t.name in axes for t in terms):
+            return None
+        constants = [f[1] for f in forms]
+        named = tuple((t.name, c) for t, c in terms.items() if isinstance(t, Var))
+        dims.append(Dim(named, min(constants), max(constants)))
+    return tuple(dims)
+
+
+def _plain_reads(e: Expr, tensor: str) -> list[Read] | None:
+    """The reads of a tensor, or None if one of them depends on a condition."""
+    if isinstance(e, Read) and e.tensor.name == tensor:
+        return [e]
+    parts = [_plain_reads(k, tensor) for k in children(e)]
+    if any(p is None for p in parts):
+        return None
+    out = [r for p in parts for r in p or ()]
+    return None if isinstance(e, Select) and out else out
+
+
+def dim_order(dims: tuple[Dim, ...], reduced: set[str], choice: int) -> tuple[int, ...]:
+    """The order of dimensions in shared memory: as they are, or those of reduce axes first."""
+    every = tuple(range(len(dims)))
+    if choice != 2:
+        return every
+    inner = [d for d in every if any(a not in reduced for a, _ in dims[d].terms)]
+    return (*(d for d in every if d not in inner), *inner)
+
+
+class StagedCopy:
+    """One tensor's piece in shared memory."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        stage: str,
+        tensor: Tensor,
+        reduced: set[str],
+        choice: int,
+        covered: dict[str, int],
+    ) -> None:
+        dims = staged_dims(ctx.sketch.dag, stage, tensor.name)
+        assert dims is not None
+        self.ctx, self.tensor, self.dims, self.covered = ctx, tensor, dims, covered
+        self.order = dim_order(dims, reduced, choice)
+        self.extents = tuple(int(d.extent(covered)) for d in dims)
+        shape = tuple(self.extents[d] for d in self.order)
+        self.buffer: Buffer = ctx.new_buffer(tensor.name, shape, tensor.dtype, Scope.BLOCK_SHARED)
+        self.base: tuple[Expr, ...] = ()
+
+    def start(self, start: Mapping[str, Expr]) -> None:
+        """Place the piece where the axes start."""
+        ranges = self.ctx.ranges
+        self.base = tuple(simplify(d.base(start, self.covered), ranges) for d in self.dims)
+
+    def at(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The place in shared memory of an element of the tensor."""
+        local = [i - b for i, b in zip(indices, self.base, strict=True)]
+        return tuple(simplify(local[d], self.ctx.ranges) for d in self.order)
+
+    def vector(self, known: Mapping[str, int]) -> int:
+        """How many elements each thread copies at once."""
+        last = len(self.dims) - 1
+        aligned = (
+            dtype_of(self.tensor.dtype).size_bytes == 4
+            and self.extents[last] % VECTOR == 0
+            and self.tensor.shape[last] % VECTOR == 0
+            and divisor(self.base[last], known) % VECTOR == 0
+        )
+        return VECTOR if aligned else 1
+
+    def copy(self, thread: Expr, threads: int, known: Mapping[str, int]) -> Stmt:
+        """The copy by all threads of a block; elements outside the tensor become 0."""
+        ctx = self.ctx
+        width = self.vector(known)
+        pieces = math.prod(self.extents) // width
+        rounds = -(-pieces // threads)
+        c = ctx.fresh("c", rounds)
+        index = (c if rounds > 1 else as_expr(0)) * threads + thread
+        fits = simplify(index < pieces, ctx.ranges)
+        # Inside the guard the index is smaller than it may be outside.
+        lets: Lets = []
+        flat = ctx.fresh("n", pieces)
+        lets.append((flat.name, index * width))
+        ctx.ranges[flat.name] = (0, max(pieces - 1, 0) * width)
+        names = [(f"{self.tensor.name}{d}", n) for d, n in enumerate(self.extents)]
+        local, more = take_apart(ctx, flat, names, dict(known) | {flat.name: width})
+        body = wrap([*lets, *more], self._store(local, width))
+        body = guarded(fits, body)
+        if rounds == 1:
+            return body
+        kind = LoopKind.UNROLLED if rounds <= MAX_UNROLLED_COPIES else LoopKind.SERIAL
+        return For(c.name, as_expr(rounds), kind, body)
+
+    def _store(self, local: list[Expr], width: int) -> Stmt:
+        ctx = self.ctx
+        v = ctx.fresh("v", width)
+        start = [simplify(b + x, ctx.ranges) for b, x in zip(self.base, local, strict=True)]
+        inside: list[Expr] = []
+        for x, n in zip(start, self.tensor.shape, strict=True):
+            inside += [simplify(as_expr(0) <= x, ctx.ranges), simplify(x < n, ctx.ranges)]
+        lane: Expr = v if width > 1 else as_expr(0)
+        at = (*start[:-1], start[-1] + lane)
+        value = ctx.resolve(Read(self.tensor, at))
+        cond = all_of(*inside)
+        if not isinstance(cond, Const):
+            value = select(cond, value, _zero(self.tensor.dtype))
+        elif not cond.value:
+            value = _zero(self.tensor.dtype)
+        place = [*local[:-1], local[-1] + lane]
+        indices = tuple(simplify(place[d], ctx.ranges) for d in self.order)
+        body: Stmt = Store(self.buffer, indices, value)
+        return For(v.name, as_expr(width), LoopKind.VECTORIZED, body) if width > 1 else body
+
+
+def _zero(dtype: str) -> Const:
+    kind = dtype_of(dtype).kind
+    return Const({"float": 0.0, "int": 0, "bool": False}[kind], dtype)

@@ -1,0 +1,65 @@
+"""GPUs as the search and the code generators see them: limits of the programming model, and speeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of GPU.
+
+    Attributes:
+        arch: the name of its instruction set ("sm_80").
+        capability: the same as a number (80).
+        warp_size: threads that run in step.
+        max_threads_per_block: threads of one block, at most.
+        max_threads_per_sm: threads that one multiprocessor holds at once.
+        max_blocks_per_sm: blocks that one multiprocessor holds at once.
+        registers_per_thread: 32-bit registers that one thread can name.
+        registers_per_sm: 32-bit registers of one multiprocessor.
+        shared_bytes_per_block: static shared memory of one block.
+        shared_bytes_per_sm: shared memory of one multiprocessor.
+        max_vthreads: pieces, far apart, that one thread may compute along all axes together.
+        num_sms: multiprocessors.
+        clock_hz: cycles per second.
+        bandwidth: bytes per second to and from the device's memory.
+        flops: float32 operations per second (a fused multiply-add counts two).
+        l2_bytes: the cache that all multiprocessors share.
+        launch_s: seconds that starting a kernel costs.
+    """
+
+    arch: str
+    capability: int
+    num_sms: int
+    clock_hz: float
+    bandwidth: float
+    flops: float
+    l2_bytes: int
+    shared_bytes_per_sm: int
+    max_threads_per_sm: int
+    max_blocks_per_sm: int
+    warp_size: int = 32
+    max_threads_per_block: int = 1024
+    registers_per_thread: int = 255
+    registers_per_sm: int = 65536
+    shared_bytes_per_block: int = 48 * 1024
+    max_vthreads: int = 8
+    launch_s: float = 3e-6
+
+
+_MIB, _KIB = 1024 * 1024, 1024
+
+# A GPU of each architecture that people have: V100, T4, A100, RTX 3090, RTX 4090, H100.
+GPUS = {
+    g.arch: g
+    for g in (
+        Gpu("sm_70", 70, 80, 1.53e9, 900e9, 15.7e12, 6 * _MIB, 96 * _KIB, 2048, 32),
+        Gpu("sm_75", 75, 40, 1.59e9, 320e9, 8.1e12, 4 * _MIB, 64 * _KIB, 1024, 16),
+        Gpu("sm_80", 80, 108, 1.41e9, 1555e9, 19.5e12, 40 * _MIB, 164 * _KIB, 2048, 32),
+        Gpu("sm_86", 86, 82, 1.70e9, 936e9, 35.6e12, 6 * _MIB, 100 * _KIB, 1536, 16),
+        Gpu("sm_89", 89, 128, 2.52e9, 1008e9, 82.6e12, 72 * _MIB, 100 * _KIB, 1536, 24),
+        Gpu("sm_90", 90, 132, 1.83e9, 3350e9, 66.9e12, 50 * _MIB, 228 * _KIB, 2048, 32),
+    )
+}
+DEFAULT_ARCH = "sm_80"

@@ -1,0 +1,146 @@
+"""Winograd's algorithm: the same convolution with fewer multiplications, its error bounded."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import seer
+from seer.codegen.build import build
+from seer.graph.graph import Graph
+from seer.graph.partition import partition
+from seer.graph.passes import optimize
+from seer.graph.reference import run
+from seer.runtime.records import MeasureRecord, Records
+from seer.runtime.target import Target
+from seer.runtime.trial import Bench
+from seer.search.defaults import default_row
+from seer.search.legal import legal
+from seer.search.space import space_of
+from seer.search.task import SearchTask, tasks_of
+from seer.search.winograd import POINTS, matrices, winograd
+
+TARGET = Target.parse("llvm -threads=2")
+
+# (batch, channels in, channels out, height, width, padding, residual)
+SHAPES = [
+    (1, 16, 32, 14, 14, 1, False),
+    (2, 5, 7, 13, 7, 1, True),
+    (1, 3, 33, 9, 11, 0, False),
+    (1, 1, 1, 6, 6, (2, 0, 1, 3), False),
+    (3, 8, 16, 4, 5, 1, True),
+]
+
+
+def conv_graph(shape: tuple, seed: int = 0) -> Graph:
+    n, ci, co, h, w, padding, residual = shape
+    rng = np.random.default_rng(seed)
+    g = Graph("conv")
+    x = g.input((n, ci, h, w), name="x")
+    weights = np.asarray(rng.standard_normal((co, ci, 3, 3)) / np.sqrt(9 * ci), np.float32)
+    y = x.conv2d(weights, np.asarray(rng.standard_normal(co), np.float32), padding=padding)
+    if residual:
+        y = y + g.input(y.shape, name="r")
+    g.output(y.relu())
+    return g
+
+
+def conv_task(shape: tuple, exact: bool = False) -> SearchTask:
+    tasks = tasks_of(partition(optimize(conv_graph(shape))), TARGET, exact)
+    return max(tasks, key=lambda t: t.dag.flop_count)
+
+
+@pytest.mark.parametrize("m", sorted(POINTS))
+def test_matrices_compute_a_correlation(m: int) -> None:
+    at, g, bt = (np.array(x, dtype=object) for x in matrices(m))
+    rng = np.random.default_rng(0)
+    d = np.array([Fraction(int(v)) for v in rng.integers(-9, 10, m + 2)], dtype=object)
+    w = np.array([Fraction(int(v)) for v in rng.integers(-9, 10, 3)], dtype=object)
+    y = at.dot(g.dot(w) * bt.dot(d))
+    assert list(y) == [sum(w[j] * d[i + j] for j in range(3)) for i in range(m)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_sketch_is_right(shape: tuple) -> None:
+    task = conv_task(shape)
+    sketches = [s for s in task.sketches if s.algorithm]
+    assert {s.algorithm for s in sketches} == {f"winograd{m}" for m in POINTS}
+    bench = Bench(build(task.sketches[0], np.zeros(0, np.int64), TARGET), seed=1)
+    rng = np.random.default_rng(2)
+    for s in sketches:
+        rows = space_of(s, TARGET).sample(40, rng)
+        rows = rows[legal(s, rows, TARGET)][:1]
+        assert len(rows)
+        for row in (default_row(s, TARGET), *rows):
+            bench.measure(build(s, row, TARGET), 2, 0.0)
+
+
+@pytest.mark.parametrize("m", sorted(POINTS))
+def test_error_against_float64(m: int) -> None:
+    """Relative error at most 1e-4, and no more than a few times that of the direct sum."""
+    shape = (1, 256, 16, 16, 16, 1, False)
+    g = conv_graph(shape)
+    task = conv_task(shape)
+    sketch = next(s for s in task.sketches if s.algorithm == f"winograd{m}")
+    records = Records()
+    values = sketch.values(default_row(sketch, TARGET))
+    records.append(
+        [MeasureRecord(task.key, TARGET.key, sketch.key, values, 1e-9, stage="final")],
+    )
+    x = np.random.default_rng(3).standard_normal((1, 256, 16, 16)).astype(np.float32)
+    out = seer.compile(g, TARGET, records)(x)
+    direct = seer.compile(g, TARGET, records, exact=True)(x)
+    assert not np.array_equal(out, direct)
+    exact = _float64(g, x)
+    error, direct_error = (np.linalg.norm(a - exact) / np.linalg.norm(exact) for a in (out, direct))
+    assert error <= 1e-5
+    assert np.abs(out - exact).max() <= 1e-4 * np.abs(exact).max()
+    assert direct_error <= 1e-6
+
+
+def _float64(g: Graph, x: np.ndarray) -> np.ndarray:
+    wide = Graph("wide")
+    conv = next(v.node for v in g.values() if v.node.op == "conv2d")
+    constants = [np.asarray(v.node.attrs["value"], np.float64) for v in conv.inputs[1:]]
+    v = wide.input(x.shape, "float64", name="x")
+    wide.output(v.conv2d(*constants, padding=1).relu())
+    return np.asarray(run(wide, {"x": x.astype(np.float64)})[0])
+
+
+def test_exact_leaves_it_out() -> None:
+    shape = SHAPES[0]
+    assert all(not s.algorithm for s in conv_task(shape, exact=True).sketches)
+    assert any(s.algorithm for s in conv_task(shape).sketches)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stride": 2},
+        {"dilation": 2},
+        {"groups": 2},
+        {"kernel": 5},
+        {"kernel": 1},
+        {"size": 3},
+        {"dtype": "float64"},
+    ],
+    ids=str,
+)
+def test_it_is_only_for_dense_3x3_of_stride_1(options: dict) -> None:
+    kernel, size = options.pop("kernel", 3), options.pop("size", 12)
+    dtype, groups = options.pop("dtype", "float32"), options.get("groups", 1)
+    g = Graph("conv")
+    x = g.input((1, 8, size, size), dtype, name="x")
+    w = np.random.default_rng(0).standard_normal((8, 8 // groups, kernel, kernel)).astype(dtype)
+    g.output(x.conv2d(w, **options))
+    tasks = tasks_of(partition(optimize(g)), TARGET)
+    assert all(not winograd(t.dag) for t in tasks)
+
+
+def test_weights_that_are_an_input_are_computed_directly() -> None:
+    g = Graph("conv")
+    g.output(g.input((1, 8, 12, 12), name="x").conv2d(g.input((8, 8, 3, 3), name="w"), padding=1))
+    for t in tasks_of(partition(optimize(g)), TARGET):
+        assert all(not s.algorithm for s in t.sketches)
