@@ -167,9 +167,9 @@ def test_options_change_one_part() -> None:
 
 def test_a_store_of_another_model_gives_a_warm_start() -> None:
     store = Records()
-    other = [SearchTask(conv(n, n, 32, 64, 3), TARGET) for n in (28, 21)]
+    other = [SearchTask(conv(n, n, 32, 64, 3), TARGET, exact=True) for n in (28, 21)]
     tune_tasks(other, FakeMeasurer(), store, strategy_of("seer"), trials=120)
-    mine = SearchTask(conv(35, 35, 32, 64, 3), TARGET)
+    mine = SearchTask(conv(35, 35, 32, 64, 3), TARGET, exact=True)
     warm = WarmStart.of(store).without({mine.key})
     family = families_of([mine], "auto")[0]
     prior = warm.samples([family], TARGET.key)
