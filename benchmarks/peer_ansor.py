@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ["TVM_NUM_THREADS"] = sys.argv[2]
@@ -20,7 +21,7 @@ TRIALS = 100_000  # more than there is time for
 
 
 @auto_scheduler.register_workload
-def workload(case):
+def workload(case: str) -> Any:
     """The tensors of a case."""
     return peer_kernels.expressions(te, tir, case)
 
@@ -28,11 +29,11 @@ def workload(case):
 class Note(auto_scheduler.measure.PythonBasedMeasureCallback):
     """Writes the curve."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.curve = peer_kernels.Curve()
 
-    def callback(self, policy, inputs, results):
+    def callback(self, policy: Any, inputs: Any, results: Any) -> None:
         """See PythonBasedMeasureCallback."""
         times = [[float(c) for c in r.costs] for r in results]
         failed = [int(r.error_no) for r in results]
@@ -41,7 +42,7 @@ class Note(auto_scheduler.measure.PythonBasedMeasureCallback):
         )
 
 
-def main():
+def main() -> None:
     """Tune until killed."""
     case, threads, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     cpu = tvm.target.codegen.llvm_get_system_cpu() if hasattr(tvm.target, "codegen") else "skylake-avx512"

@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import time
+from typing import Any
 
 CASES = (
     "matmul_1024x1024x1024",
@@ -19,7 +20,7 @@ CASES = (
 )
 
 
-def expressions(te, tir, name):
+def expressions(te: Any, tir: Any, name: str) -> list[Any]:
     """The input and output tensors of a case (see benchmarks/cases.py for the names)."""
     kind, _, rest = name.partition("_")
     numbers = [int(n) for n in re.findall(r"\d+", rest)]
@@ -61,12 +62,12 @@ def expressions(te, tir, name):
     raise SystemExit(f"unknown case {name}")
 
 
-def _padded(te, tir, x, ph, pw):
+def _padded(te: Any, tir: Any, x: Any, ph: int, pw: int) -> Any:
     if ph == pw == 0:
         return x
     n, h, w, c = (int(e) for e in x.shape)
 
-    def at(b, i, j, k):
+    def at(b: Any, i: Any, j: Any, k: Any) -> Any:
         inside = tir.all(i >= ph, i < h + ph, j >= pw, j < w + pw)
         return tir.if_then_else(inside, x[b, i - ph, j - pw, k], tir.const(0.0, "float32"))
 
@@ -76,10 +77,10 @@ def _padded(te, tir, x, ph, pw):
 class Curve:
     """Writes a JSON line whenever the best time or the number of measurements changes."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.start, self.best, self.count = time.time(), float("inf"), 0
 
-    def add(self, seconds):
+    def add(self, seconds: list[float]) -> None:
         """Note the run times of some measured candidates (infinity for failures)."""
         self.count += len(seconds)
         self.best = min([self.best, *seconds])

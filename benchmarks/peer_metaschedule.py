@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ["TVM_NUM_THREADS"] = sys.argv[2]
@@ -31,18 +32,20 @@ TRIALS = 100_000  # more than there is time for
 class Note(ms.measure_callback.PyMeasureCallback):
     """Writes the curve."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.curve = peer_kernels.Curve()
 
-    def apply(self, task_scheduler, task_id, candidates, builder_results, runner_results):
+    def apply(
+        self, task_scheduler: Any, task_id: int, candidates: Any, builder_results: Any, runner_results: Any
+    ) -> None:
         """See MeasureCallback."""
         found = [] if runner_results is None else runner_results
         times = [[float(s) for s in r.run_secs] if r.run_secs else [] for r in found]
         self.curve.add([sum(t) / len(t) if t else float("inf") for t in times])
 
 
-def main():
+def main() -> None:
     """Tune until killed."""
     case, threads, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     func = te.create_prim_func(peer_kernels.expressions(te, tir, case))
