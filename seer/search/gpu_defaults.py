@@ -43,3 +43,10 @@ def gpu_default_row(sketch: Sketch, target: Target) -> np.ndarray:
         return np.zeros(0, np.int64)
     row: np.ndarray = sketch.canonical(np.array(_best(sketch, target), np.int64)[None])[0]
     return row
+
+
+def gpu_default_candidate(sketches: tuple[Sketch, ...], target: Target) -> tuple[Sketch, np.ndarray]:
+    """The sketch and row that the formula likes best."""
+    candidates = [(s, gpu_default_row(s, target)) for s in sketches[1:] or sketches]
+    seconds = [float(predicted_seconds(s, row[None], target)[0]) for s, row in candidates]
+    return candidates[int(np.argmin(seconds))]

@@ -33,6 +33,8 @@ MAX_INLINED_NODES = 400
 # Output elements below which terms are shared among threads even where there is reuse.
 FEW_ELEMENTS = 8192
 MIN_SHARED_TERMS = 8
+# Terms up to which a thread may combine them straight from memory, though they are read again.
+FEW_TERMS = 64
 
 
 def _can_inline(p: Partial, stage: str) -> bool:
@@ -99,6 +101,14 @@ def _rows(p: Partial, stage: str) -> list[Partial]:
     return [p.add(nest, params, f"rows({stage})")]
 
 
+def is_worthwhile(p: Partial) -> bool:
+    """Whether every kernel of rows does what rows are for: reductions and what reads them together."""
+    return all(
+        n.bind is None or n.bind.pattern != "rows" or bool(n.attached) or p.op(n.stage).reducer is not None
+        for n in p.nests
+    )
+
+
 def _flat(p: Partial, stage: str) -> list[Partial]:
     nest, params = gpu_builders.flat(p.dag, stage, p.target)
     return [p.add(nest, params, f"simple({stage})")]
@@ -108,13 +118,18 @@ def _can_tile(p: Partial, stage: str) -> bool:
     return is_commutative(p, stage) and has_reuse(p, stage)
 
 
+def _is_simple(p: Partial, stage: str) -> bool:
+    has_few = analysis.reduce_points(p.op(stage)) <= FEW_TERMS
+    return is_commutative(p, stage) and (has_few or not has_reuse(p, stage))
+
+
 GPU_RULES: list[SketchRule] = [
     Rule("always-inline", _can_inline, _inline),
     Rule("attach-reduction", _is_attachable, _attach),
     Rule("ordered-reduction", is_ordered, _reduce_inside),
     Rule("multi-level-tiling", _can_tile, _tile, is_final=False),
     Rule("cross-thread-reduction", _shares_terms, _share_terms, is_final=False),
-    Rule("simple-reduction", lambda p, s: is_commutative(p, s) and not _can_tile(p, s), _reduce_inside),
+    Rule("simple-reduction", _is_simple, _reduce_inside),
     Rule("no-more", _can_tile, lambda p, s: []),
     Rule("rows", _has_rows, _rows, is_final=False),
     Rule("skip", is_spatial, _flat),

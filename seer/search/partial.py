@@ -136,7 +136,7 @@ def epilogue_of(p: Partial, stage: str) -> Nest | None:
     host = p.host(stage)
     if host is None or host.epilogue is not None or p.op(host.stage).reducer is not None:
         return None
-    if host.attached:
+    if host.attached or (host.bind is not None and host.bind.pattern != "flat"):
         return None
     return host if analysis.is_elementwise_of(p.dag, host.stage, stage, p.inlined) else None
 
