@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seer.ir.dag import expr_text
-from seer.ir.loops import Buffer, Exchange, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store, Sync
+from seer.ir.loops import (
+    Buffer,
+    Exchange,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopProgram,
+    Mma,
+    Scope,
+    Seq,
+    Stmt,
+    Store,
+    Sync,
+)
 
 _SHORT = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
 
@@ -49,6 +63,9 @@ def print_stmt(s: Stmt) -> Iterator[str]:
         case Exchange(buffer, indices, value, mask):
             at = ", ".join(map(expr_text, indices))
             yield f"{buffer.name}[{at}] = {expr_text(value)} of thread ^ {mask}"
+        case Mma():
+            a, b, acc = (f"{x.name}[{', '.join(map(expr_text, at))}]" for x, at, _ in s.parts)
+            yield f"{acc} += {a} x {b}"
         case Sync():
             yield "sync"
 

@@ -8,7 +8,7 @@ one wrote (or to write what another one touched) without a Sync in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from seer.ir.loops import (
     Let,
     LoopKind,
     LoopProgram,
+    Mma,
     Scope,
     Seq,
     Stmt,
@@ -106,6 +107,8 @@ class _Grid:
                 self._store(buffer, self._at(buffer, indices, env, mask), self.value(value, env, mask), mask)
             case Exchange(buffer, indices, value, other):
                 self._exchange(buffer, self._at(buffer, indices, env, mask), value, other, env, mask)
+            case Mma():
+                self._mma(s, env, mask)
             case Sync():
                 self._sync(mask)
 
@@ -128,6 +131,30 @@ class _Grid:
             raise VerifyError(f"exchange: thread {int(self.thread[alone][0])} has no partner")
         mine = np.broadcast_to(self.value(value, env, mask), (self.n,))
         self._store(buffer, at, mine[np.minimum(partner, self.n - 1)], mask)
+
+    def _mma(self, s: Mma, env: Env, mask: np.ndarray) -> None:
+        """Every warp's matrices, put together from the fragments of its lanes."""
+        whole = mask.reshape(-1, WARP)
+        if self.threads % WARP or (whole.all(axis=1) != whole.any(axis=1)).any():
+            raise VerifyError("mma: not every thread of a warp comes")
+        lane = np.arange(WARP)
+        g, q = lane // 4, lane % 4
+        a, b, c = (np.zeros((len(whole), *shape)) for shape in ((16, 8), (8, 8), (16, 8)))
+        places: tuple[tuple[np.ndarray, Callable[[int], tuple[np.ndarray, np.ndarray]]], ...] = (
+            (a, lambda i: (g + 8 * (i % 2), q + 4 * (i // 2))),
+            (b, lambda i: (q + 4 * i, g)),
+            (c, lambda i: (g + 8 * (i // 2), 2 * q + i % 2)),
+        )
+        slots = []
+        for (matrix, place), (buffer, at, count) in zip(places, s.parts, strict=True):
+            for i in range(count):
+                where = self._at(buffer, (*at, Const(i, "int64")), env, mask)
+                matrix[(slice(None), *place(i))] = self._load(buffer, where, mask).reshape(-1, WARP)
+                slots.append(where)
+        with np.errstate(all="ignore"):
+            out = (c + a @ b).astype(np.float32)
+        for i, where in enumerate(slots[-4:]):
+            self._store(s.acc, where, out[(slice(None), *places[2][1](i))].reshape(-1), mask)
 
     def _store(self, buffer: Buffer, at: np.ndarray, value: Any, mask: np.ndarray) -> None:
         where = at[mask]

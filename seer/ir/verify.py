@@ -31,6 +31,7 @@ from seer.ir.loops import (
     Let,
     LoopKind,
     LoopProgram,
+    Mma,
     Scope,
     Seq,
     Stmt,
@@ -172,6 +173,14 @@ class _Checker:
                 self._meets("exchange", place)
                 _require(0 < mask < 32, lambda: f"exchange with thread ^ {mask}: not in the same warp")
                 self._store(Store(buffer, indices, value), place)
+            case Mma():
+                self._meets("mma", place)
+                for buffer, at, last in s.parts:
+                    _require(
+                        buffer.scope is Scope.REGISTER and buffer.shape[-1:] == (last,),
+                        lambda: f"mma: {buffer!r} is no fragment of {last}",  # noqa: B023
+                    )
+                    self._access(buffer, (*at, Const(0, "int64")), "mma", guarded=False)
 
     def _meets(self, what: str, place: _Place) -> None:
         """All threads of a block get here, or none."""

@@ -18,6 +18,7 @@ class Partial:
     """A sketch under construction.
 
     Attributes:
+        exact: whether algorithms that are equal up to rounding only are left out.
         nests: root nests so far, last to run first.
         inlined: stages always inlined.
         label: what was decided so far, for the sketch's key.
@@ -30,6 +31,7 @@ class Partial:
     inlined: tuple[str, ...] = ()
     label: tuple[str, ...] = ()
     algorithm: str = ""
+    exact: bool = False
 
     def op(self, stage: str) -> ComputeOp:
         return self.dag.op(stage)

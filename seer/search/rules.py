@@ -155,7 +155,7 @@ def generate_sketches(dag: ComputeDAG, target: Target, exact: bool = False) -> t
     Raises:
         ScheduleError: if no rule decides some stage.
     """
-    partials = derive(Partial(dag, target))
+    partials = derive(Partial(dag, target, exact=exact))
     for other in () if exact or target.gpu is not None else alternatives(dag):
         partials += derive(Partial(other.dag, target, label=(other.name,), algorithm=other.name))
     if target.gpu is not None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from seer.codegen.cuda.exprs import VECTOR, Writer
 from seer.codegen.cuda.module import CudaModule, Launch, Scratch
-from seer.codegen.cuda.prelude import PRELUDE
+from seer.codegen.cuda.prelude import MMA_PRELUDE, PRELUDE
 from seer.codegen.gpu import LoweredKernels
 from seer.dtypes import dtype as dtype_of
 from seer.errors import BuildError
@@ -21,6 +21,7 @@ from seer.ir.loops import (
     Let,
     LoopKind,
     LoopProgram,
+    Mma,
     Scope,
     Seq,
     Stmt,
@@ -37,7 +38,8 @@ def emit_module(lowered: LoweredKernels, target: Target, name: str) -> CudaModul
     kernels = [emit_kernel(p) for p in lowered.programs]
     scratch = tuple(Scratch(b.name, b.size_bytes) for b in lowered.scratch)
     launches = tuple(launch_of(p) for p in lowered.programs)
-    source = "\n".join([PRELUDE, *kernels])
+    multiplies = any(isinstance(s, Mma) for p in lowered.programs for s in walk_stmts(p.body))
+    source = "\n".join([PRELUDE, *([MMA_PRELUDE] if multiplies else []), *kernels])
     return CudaModule(name, str(target), source, launches, lowered.args, scratch)
 
 
@@ -137,6 +139,9 @@ class _Kernel:
                         self.stmt(orelse)
             case Store(buffer, indices, value):
                 self.store(buffer, indices, w.value(value))
+            case Mma():
+                a, b, acc = (w.element(x, at) for x, at, _ in s.parts)
+                self.line(f"seer_mma_3xtf32({acc}, {a}, {b});")
             case Sync():
                 self.line("__syncthreads();")
             case Exchange(buffer, indices, value, mask):

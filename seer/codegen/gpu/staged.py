@@ -94,6 +94,16 @@ def dim_order(dims: tuple[Dim, ...], reduced: set[str], choice: int) -> tuple[in
     return (*(d for d in every if d not in inner), *inner)
 
 
+def padding(extent: Count, dim: Dim, reduced: set[str]) -> Count:
+    """Elements between rows of shared memory, so that a warp's fragment lies in 32 banks.
+
+    Lanes of a fragment read 8 rows of 4 neighbours where rows run along the reduction, else 4 of 8.
+    """
+    if any(a in reduced for a, _ in dim.terms):
+        return (4 - extent) % 8
+    return (8 - extent) % 16
+
+
 class StagedCopy:
     """One tensor's piece in shared memory."""
 
@@ -105,6 +115,7 @@ class StagedCopy:
         reduced: set[str],
         choice: int,
         covered: dict[str, int],
+        is_padded: bool = False,
     ) -> None:
         dims = staged_dims(ctx.sketch.dag, stage, tensor.name)
         assert dims is not None
@@ -112,6 +123,8 @@ class StagedCopy:
         self.order = dim_order(dims, reduced, choice)
         self.extents = tuple(int(d.extent(covered)) for d in dims)
         shape = tuple(self.extents[d] for d in self.order)
+        if is_padded:
+            shape = (*shape[:-1], shape[-1] + int(padding(shape[-1], dims[self.order[-1]], reduced)))
         self.buffer: Buffer = ctx.new_buffer(tensor.name, shape, tensor.dtype, Scope.BLOCK_SHARED)
         self.base: tuple[Expr, ...] = ()
 
