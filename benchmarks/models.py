@@ -27,7 +27,7 @@ from seer.cli import random_inputs
 from seer.graph import reference
 from seer.runtime.timing import medians
 
-DEFAULTS = ("mlp", "digits", "resnet18", "mobilenet_v2", "bert_base")
+DEFAULTS = ("mlp", "digits", "resnet18", "mobilenet_v2", "bert_base", "vit_base", "gpt2")
 COLUMNS = ("case", "system", "threads", "median_ms", "vs_seer", "trials", "seconds")
 
 

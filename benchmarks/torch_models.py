@@ -59,6 +59,16 @@ def _dense(t: Any, x: list[Any], _: Mapping[str, Any]) -> Any:
     )
 
 
+def _matmul(_: Any, x: list[Any], a: Mapping[str, Any]) -> Any:
+    left, right = (y.mT if a[k] else y for y, k in zip(x, ("transpose_a", "transpose_b"), strict=True))
+    return left @ right
+
+
+def _slice(_: Any, x: list[Any], a: Mapping[str, Any]) -> Any:
+    each = zip(a["begin"], a["end"], a["step"], strict=True)
+    return x[0][tuple(slice(b, e, s) for b, e, s in each)]
+
+
 def _max_pool(t: Any, x: list[Any], a: Mapping[str, Any]) -> Any:
     return t.nn.functional.max_pool2d(x[0], a["kernel"], a["stride"], a["padding"][:2])
 
@@ -74,7 +84,9 @@ _OPS: dict[str, Callable[[Any, list[Any], Mapping[str, Any]], Any]] = {
     "softmax": lambda t, x, a: t.softmax(x[0], a["axis"]),
     "add": lambda t, x, a: x[0] + x[1],
     "mul": lambda t, x, a: x[0] * x[1],
-    "matmul": lambda t, x, a: x[0] @ x[1],
+    "matmul": _matmul,
+    "concat": lambda t, x, a: t.cat(x, a["axis"]),
+    "slice": _slice,
     "embedding": lambda t, x, a: t.nn.functional.embedding(x[1], x[0]),
     "global_avg_pool": lambda t, x, a: x[0].mean((2, 3), keepdim=True),
     "flatten": lambda t, x, a: x[0].flatten(a["axis"]),

@@ -1,6 +1,6 @@
 """seer: a tensor compiler that tunes neural networks for the machine at hand.
 
-    model = seer.zoo.resnet18(batch=1)                  # or build a seer.Graph
+    model = seer.zoo.resnet18(batch=1)                  # or a seer.Graph, or seer.from_onnx("model.onnx")
     seer.tune(model, trials=400, records="tuned.db")    # search for fast code; optional
     run = seer.compile(model, records="tuned.db")       # machine code for this CPU
     y = run(x)                                          # NumPy in, NumPy out
@@ -25,6 +25,7 @@ from seer.version import __version__
 if TYPE_CHECKING:
     from seer import errors, ops, zoo
     from seer.driver import TuneResult, compile, tune
+    from seer.frontend.onnx import from_onnx
     from seer.graph.graph import Graph, Value
     from seer.runtime.model import CompiledModel
     from seer.runtime.target import Target
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "compile",
     "errors",
+    "from_onnx",
     "ops",
     "tune",
     "zoo",
@@ -51,6 +53,7 @@ _HOME = {
     "TuneResult": "seer.driver",
     "Value": "seer.graph.graph",
     "compile": "seer.driver",
+    "from_onnx": "seer.frontend.onnx",
     "tune": "seer.driver",
 }
 

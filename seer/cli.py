@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from seer import driver, zoo
+from seer.dtypes import convert, is_narrow
 from seer.errors import SeerError, UserError
+from seer.frontend.onnx import from_onnx
 from seer.graph import reference
 from seer.graph.graph import Graph
 from seer.graph.partition import partition
-from seer.graph.passes import optimize
 from seer.runtime.model import CompiledModel
 from seer.runtime.target import Target
 from seer.runtime.timing import medians
@@ -78,13 +79,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a model of the zoo; `seer models` lists them")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model of the zoo (`seer models` lists them), or FILE.onnx"
+    )
     parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=N", help="another argument of the model"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="another argument of the model; the size of an open dimension of an ONNX file",
     )
     parser.add_argument("--target", default="llvm", help="what to compile for (default llvm: this CPU)")
     parser.add_argument("--threads", type=int, help="threads (default: all CPUs)")
+    parser.add_argument(
+        "--dtype", default="float32", help="what weights are stored as: float32, float16 or bfloat16"
+    )
     parser.add_argument("--records", type=Path, help="the records database")
     parser.add_argument(
         "--exact", action="store_true", help="no algorithm that is equal up to rounding only (Winograd)"
@@ -104,6 +114,9 @@ def _load(args: argparse.Namespace) -> tuple[Graph, Target]:
     target = Target.parse(args.target)
     if args.threads is not None:
         target = target.with_threads(args.threads)
+    if args.model.endswith(".onnx"):
+        sizes = dict.fromkeys(("batch", "batch_size", "N"), args.batch)
+        return from_onnx(args.model, {**sizes, **{k: int(v) for k, v in options.items()}}), target
     return zoo.get(args.model, **options), target
 
 
@@ -128,10 +141,11 @@ def _tune(args: argparse.Namespace) -> int:
         strategy=args.strategy,
         store=args.warm,
         exact=args.exact,
+        dtype=args.dtype,
     )
     print(result)
-    tuned = driver.compile(model, target, result.records, args.exact)
-    untuned = driver.compile(model, target)
+    tuned = driver.compile(model, target, result.records, args.exact, args.dtype)
+    untuned = driver.compile(model, target, dtype=args.dtype)
     _report(model, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
     if args.records is not None:
         print(f"records: {args.records}")
@@ -140,7 +154,7 @@ def _tune(args: argparse.Namespace) -> int:
 
 def _families(args: argparse.Namespace) -> int:
     model, target = _load(args)
-    tasks = tasks_of(partition(optimize(model)), target)
+    tasks = tasks_of(partition(driver.prepare(model, args.dtype)), target)
     names = families_of(tasks, args.rule)
     for family in dict.fromkeys(names):
         members = [t for t, n in zip(tasks, names, strict=True) if n == family]
@@ -152,9 +166,9 @@ def _families(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace) -> int:
     model, target = _load(args)
-    compiled = {"untuned": driver.compile(model, target)}
+    compiled = {"untuned": driver.compile(model, target, dtype=args.dtype)}
     if args.records is not None:
-        compiled = {"tuned": driver.compile(model, target, args.records, args.exact), **compiled}
+        compiled = {"tuned": driver.compile(model, target, args.records, args.exact, args.dtype), **compiled}
     _report(model, compiled, args.repeat, with_numpy=True)
     return 0
 
@@ -188,6 +202,8 @@ def random_inputs(model: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     for v in model.inputs:
         if v.dtype.startswith("float"):
             out[v.name] = np.asarray(rng.standard_normal(v.shape), v.dtype)
+        elif is_narrow(v.dtype):
+            out[v.name] = convert(rng.standard_normal(v.shape), "float64", v.dtype)
         else:
             out[v.name] = np.asarray(rng.integers(0, 100, v.shape), v.dtype)
     return out

@@ -18,6 +18,7 @@ from seer.codegen.build import build
 from seer.codegen.model_plan import plan_model
 from seer.errors import BuildError, ScheduleError, UserError
 from seer.graph.graph import Graph
+from seer.graph.narrow import narrow, storage_type
 from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
@@ -44,6 +45,7 @@ def compile(
     target: str | Target | None = "llvm",
     records: RecordsLike = None,
     exact: bool = False,
+    dtype: str = "float32",
 ) -> CompiledModel:
     """Compile a model to machine code.
 
@@ -53,14 +55,16 @@ def compile(
         records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
             one where there is none.
         exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
+        dtype: what weights, and large arrays between kernels, are stored as: "float16" and "bfloat16"
+            take half the memory. Arithmetic, inputs and outputs stay float32.
 
     Raises:
-        UserError: if the model has no output, or the target is not this machine.
+        UserError: if the model has no output, the target is not this machine, or the dtype is unknown.
         RecordError: if the records cannot be read.
     """
     chosen = Target.parse(target)
     _check(model, chosen)
-    graph = optimize(model)
+    graph = prepare(model, dtype)
     parts = partition(graph)
     with _opened(records, must_exist=True) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
@@ -82,6 +86,7 @@ def tune(
     measurer: Measurer | None = None,
     store: RecordsLike = None,
     exact: bool = False,
+    dtype: str = "float32",
 ) -> TuneResult:
     """Search for fast schedules of every kernel of a model.
 
@@ -100,6 +105,7 @@ def tune(
         store: records of other models to start warm from: cost models and best parameters of
             families that they share with this one.
         exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
+        dtype: as it will be given to `compile`.
 
     Returns:
         What was found; pass its `records` to `compile`. Ctrl-C ends the search, not the program.
@@ -111,7 +117,7 @@ def tune(
     _check(model, chosen)
     _check_budget(trials, seconds)
     how = strategy_of(strategy)
-    graph = optimize(model)
+    graph = prepare(model, dtype)
     tasks = tasks_of(partition(graph), chosen, exact)
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
@@ -187,6 +193,17 @@ class TuneResult:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3f} ms" if math.isfinite(seconds) else "not all measured"
+
+
+def prepare(model: Graph, dtype: str = "float32") -> Graph:
+    """The graph as it is partitioned into kernels.
+
+    Raises:
+        UserError: if the dtype is none that a model can be stored in.
+    """
+    stored = storage_type(dtype)
+    graph = optimize(model)
+    return graph if stored is None else narrow(graph, stored)
 
 
 # -- kernels -------------------------------------------------------------------------------------

@@ -40,3 +40,37 @@ class MeasureError(SeerError):
 
 class RecordError(SeerError):
     """A records database cannot be read or does not fit this version."""
+
+
+class EmulationError(SeerError):
+    """Emulated CUDA code did what it must not.
+
+    Attributes:
+        fault: what kind: "race", "out of bounds", "unwritten read", "barrier divergence",
+            "warp divergence", "misaligned access", "constant written", "overflow", "crash",
+            "timeout", and a few rarer ones.
+        kernel: the name of the kernel.
+        block: blockIdx of the thread at fault, if one is.
+        thread: its threadIdx.
+        array: the array concerned.
+        line: in the source, from 1.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fault: str,
+        kernel: str,
+        block: tuple[int, ...] | None = None,
+        thread: tuple[int, ...] | None = None,
+        array: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.kernel = kernel
+        self.block = block
+        self.thread = thread
+        self.array = array
+        self.line = line

@@ -5,6 +5,8 @@
     SEER_SEED=n                the seed where none is given (default 0)
     SEER_WORKERS=n             build processes (default: the number of CPUs this process may use)
     SEER_OPENMP=path           the OpenMP library with GOMP_parallel, where seer finds none itself
+    SEER_CACHE=path            where compiled programs are kept (default: the folder for temporary files)
+    CXX=path                   the C++ compiler that emulates CUDA (default: g++ or clang++)
 
 They are read at each use, so a test or a notebook may change them.
 """
@@ -65,6 +67,16 @@ def workers() -> int:
 def openmp_path() -> str | None:
     """The OpenMP library to load, or None to search for one."""
     return os.environ.get("SEER_OPENMP") or None
+
+
+def cache_dir() -> str | None:
+    """Where to keep compiled programs, or None for the default."""
+    return os.environ.get("SEER_CACHE") or None
+
+
+def cxx() -> str | None:
+    """The C++ compiler to use, or None to search for one."""
+    return os.environ.get("CXX") or None
 
 
 def _cpu_count() -> int:

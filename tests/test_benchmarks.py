@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import seer
-from benchmarks import cases, kernels, models, search, throughput
+from benchmarks import cases, kernels, models, offline, search, throughput
 from benchmarks.cases import CaseError, parse
 
 TINY = [
@@ -86,6 +86,23 @@ def test_search(tmp_path: Path) -> None:
 
 def test_throughput(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
-    assert throughput.main(["--only", "matmul_64x64x64", "--json", str(file)]) == 0
+    assert throughput.main(["--only", "matmul_64x64x64", "--repeat", "1", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())
     assert all(r["candidates_per_s"] > 0 for r in rows)
+
+
+def test_offline(tmp_path: Path) -> None:
+    pool, file = tmp_path / "pool.db", tmp_path / "o.json"
+    args = ["--only", "mlp", "--seeds", "1", "--population", "64", "--json", str(file)]
+    assert offline.main(["--pool", str(pool), *args]) == 2
+    assert offline.main(["--make-pool", str(pool), "--candidates", "16", *args]) == 0
+    rows = json.loads(file.read_text())
+    rankings = [r for r in rows if r["kind"] == "ranking"]
+    assert {(r["split"], r["families"]) for r in rankings} >= {("candidates", "none"), ("subgraphs", "op")}
+    assert all(0 < r["top1"] <= r["top5"] <= 1 and 0 <= r["rank_accuracy"] <= 1 for r in rankings)
+    ablations = [r for r in rows if r["kind"] == "ablation"]
+    assert {r["part"] for r in ablations} == set(offline.PARTS)
+    assert all(0 <= r["mean_score"] <= r["final_score"] <= 1 for r in ablations)
+    again = tmp_path / "again.json"
+    assert offline.main(["--pool", str(pool), *args[:-1], str(again)]) == 0
+    assert json.loads(again.read_text()) == rows  # nothing is measured, nothing is left to chance

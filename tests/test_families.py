@@ -14,7 +14,7 @@ from seer.search.cost_model import Samples, rank_accuracy
 from seer.search.evolution import Searcher
 from seer.search.families import RULES, families_of
 from seer.search.family_model import FamilyModels, NestedModels
-from seer.search.features import features
+from seer.search.features import NAMES, features
 from seer.search.foresee import relatives_to_foresee, transfer
 from seer.search.scheduler import TaskState
 from seer.search.space import space_of
@@ -76,7 +76,7 @@ def samples(k: int, count: int, sign: float, seed: int = 0) -> Samples:
     sketch = task.sketches[1]
     rows = space_of(sketch, TARGET).sample(count, np.random.default_rng(seed))
     matrix = features(sketch, rows, TARGET)
-    value = sign * (matrix[:, 10] + matrix[:, 11])
+    value = sign * (matrix[:, NAMES.index("vectors")] + matrix[:, NAMES.index("log unrolled")])
     labels = (value - value.min()) / (np.ptp(value) + 1e-9)
     return Samples(k, matrix, labels * 0.9 + 0.1)
 

@@ -8,6 +8,7 @@ from programs import PROGRAMS, random_inputs
 
 from seer.codegen.build import build
 from seer.codegen.lower import lower
+from seer.dtypes import numpy_dtype
 from seer.ir.dag import ComputeDAG
 from seer.ir.interp import eval_dag, run_program
 from seer.ir.sketch import Sketch
@@ -52,7 +53,7 @@ def run_lowered(
     arrays = {
         a.name: inputs[a.name] if a.pack is None else a.pack.apply(inputs[a.name]) for a in lowered.args[:-1]
     }
-    out = np.full(dag.output.shape, np.nan, dag.output.dtype)
+    out = np.empty(dag.output.shape, numpy_dtype(dag.output.dtype))
     arrays[lowered.args[-1].name] = out
     run_program(lowered.program, arrays)
     return out

@@ -23,6 +23,7 @@ LAYERS = {
     "seer.runtime.target": 2,
     "seer.graph": 3,
     "seer.zoo": 3.5,
+    "seer.frontend": 3.5,
     "seer.ops": 3.5,
     "seer.codegen": 4,
     "seer.runtime": 5,

@@ -24,6 +24,10 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
     ("mobilenet", {"image": 32, "width": 0.25}),
     ("bert_base", {"layers": 1, "seq_len": 37, "hidden": 96, "heads": 4, "vocabulary": 500}),
     ("bert_base", {"layers": 2, "seq_len": 16, "batch": 2, "hidden": 64, "heads": 2, "vocabulary": 99}),
+    ("vit_base", {"image": 48, "layers": 1, "hidden": 96, "heads": 4, "classes": 11}),
+    ("vit_base", {"image": 42, "patch": 14, "layers": 2, "hidden": 64, "heads": 2, "batch": 2}),
+    ("gpt2", {"layers": 1, "sequence": 37, "hidden": 96, "heads": 4, "vocabulary": 501}),
+    ("gpt2", {"layers": 2, "sequence": 16, "batch": 2, "hidden": 64, "heads": 2, "vocabulary": 99}),
 ]
 FULL: list[tuple[str, dict[str, Any]]] = [
     ("resnet18", {}),
@@ -32,6 +36,8 @@ FULL: list[tuple[str, dict[str, Any]]] = [
     ("mobilenet", {}),
     ("mobilenet_v2", {}),
     ("bert_base", {}),
+    ("vit_base", {}),
+    ("gpt2", {}),
 ]
 
 
@@ -59,9 +65,13 @@ def test_full_size_models_are_right(name: str, options: dict[str, Any]) -> None:
     assert relative_error(model, seer.compile(model)) <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "bert_base"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "bert_base", "vit_base", "gpt2"])
 def test_weights_come_from_the_seed(name: str) -> None:
-    options: dict[str, Any] = {"layers": 1, "vocabulary": 50} if name == "bert_base" else {"image": 32}
+    options: dict[str, Any] = {"image": 32}
+    if name == "vit_base":
+        options["layers"] = 1
+    if name in ("bert_base", "gpt2"):
+        options = {"layers": 1, "vocabulary": 50}
     feed = random_inputs(seer.zoo.get(name, **options))
     feed = {k: v % 50 if v.dtype.kind == "i" else v for k, v in feed.items()}
     a, b, c = (run(seer.zoo.get(name, seed=s, **options), feed)[0] for s in (1, 1, 2))
@@ -95,3 +105,18 @@ def test_names_and_errors() -> None:
         seer.zoo.get("resnet18", size=3)
     with pytest.raises(UserError, match="do not divide"):
         seer.zoo.bert_base(hidden=100, heads=3)
+    with pytest.raises(UserError, match="gpt2: 768 hidden units do not divide into 5 heads"):
+        seer.zoo.gpt2(heads=5)
+    with pytest.raises(UserError, match="an image of 100 does not divide into patches of 16"):
+        seer.zoo.vit_base(image=100)
+
+
+def test_gpt2_does_not_look_ahead() -> None:
+    model = seer.zoo.gpt2(sequence=8, layers=1, hidden=32, heads=2, vocabulary=50)
+    compiled = seer.compile(model)
+    tokens = np.arange(8)[None]
+    changed = tokens.copy()
+    changed[0, 5] = 40
+    a, b = compiled(tokens), compiled(changed)
+    np.testing.assert_array_equal(a[:, :5], b[:, :5])
+    assert (np.abs(a[:, 5:] - b[:, 5:]).max(axis=-1) > 1e-4).all()

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from seer.codegen.artifact import ArgSpec, Artifact, PackSpec
+from seer.codegen.artifact import ArgSpec, PackSpec
 from seer.codegen.memory_plan import Lifetime, plan_memory
 from seer.codegen.model_entry import Copy, KernelCall, Slot, Step
+from seer.dtypes import numpy_dtype
 from seer.graph.graph import Graph, Value
 from seer.graph.partition import Partition
 
 
+class KernelLike(Protocol):
+    """What a plan needs to know of a kernel, whatever it is compiled to."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def args(self) -> tuple[ArgSpec, ...]: ...
+
+    def scratch_size(self, num_threads: int) -> int:
+        """Bytes of scratch one call needs."""
+        ...
+
+
+KernelT = TypeVar("KernelT", bound=KernelLike)
+
+
 @dataclass(frozen=True)
-class ModelPlan:
+class ModelPlan(Generic[KernelT]):
     """Everything that a compiled model consists of, but for the linked code.
 
     Attributes:
@@ -31,7 +50,7 @@ class ModelPlan:
     constants: tuple[np.ndarray, ...]
     steps: tuple[Step, ...]
     arena_bytes: int
-    artifacts: tuple[Artifact, ...]
+    artifacts: tuple[KernelT, ...]
 
     def arena_size(self, num_threads: int) -> int:
         """Bytes that one call with `num_threads` needs: intermediate arrays and scratch."""
@@ -43,13 +62,13 @@ class ModelPlan:
         return sum(c.nbytes for c in self.constants)
 
 
-def plan_model(graph: Graph, partition: Partition, kernels: Sequence[Artifact]) -> ModelPlan:
+def plan_model(graph: Graph, partition: Partition, kernels: Sequence[KernelT]) -> ModelPlan[KernelT]:
     """Lay out a model.
 
     Args:
         graph: the optimised graph.
         partition: its subgraphs, in topological order.
-        kernels: one artifact per subgraph; equal subgraphs may share one.
+        kernels: one kernel per subgraph; equal subgraphs may share one.
     """
     layout = _Layout(graph, partition)
     steps: list[Step] = []
@@ -85,7 +104,7 @@ class _Constants:
     def slot(self, value: Value, spec: ArgSpec) -> Slot:
         key = (value, spec.pack)
         if key not in self._index:
-            array = np.asarray(value.node.attrs["value"], dtype=spec.dtype).reshape(spec.shape)
+            array = np.asarray(value.node.attrs["value"], dtype=numpy_dtype(spec.dtype)).reshape(spec.shape)
             packed = np.ascontiguousarray(array) if spec.pack is None else spec.pack.apply(array)
             self._index[key] = len(self.arrays)
             self.arrays.append(packed)

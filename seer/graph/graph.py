@@ -18,9 +18,13 @@ from typing import Any
 import numpy as np
 
 from seer.dtypes import dtype as dtype_of
+from seer.dtypes import is_narrow, numpy_dtype
 from seer.errors import GraphError, SeerError
 from seer.graph import ops  # noqa: F401  (registers the operators)
 from seer.graph.registry import bind, op_def, op_names
+
+# Operators that take 16-bit floats: they compute nothing.
+_MOVES = ("widen", "reshape", "flatten", "transpose", "slice", "concat", "gather", "embedding")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +145,20 @@ class Graph:
         self.inputs.append(value)
         return value
 
-    def constant(self, array: Any, name: str | None = None) -> Value:
-        """A constant; the array is copied. Python floats become float32."""
+    def constant(self, array: Any, name: str | None = None, dtype: str | None = None) -> Value:
+        """A constant; the array is copied. Python floats become float32.
+
+        `dtype` tells how the array's bits are to be read, where that is not what NumPy says: uint16
+        for "bfloat16".
+        """
         if isinstance(array, float):
             array = np.float32(array)
         value = np.array(array, order="C")
         if value.dtype == object:
             raise GraphError(f"constant {name or ''}: not an array of numbers: {array!r}")
-        dtype = dtype_of(value.dtype).name
+        dtype = dtype_of(value.dtype if dtype is None else dtype).name
+        if value.dtype != numpy_dtype(dtype):
+            raise GraphError(f"constant {name or ''}: {dtype} is not kept in an array of {value.dtype}")
         value.setflags(write=False)
         return self._add("constant", (), {"value": value}, name, value.shape, dtype)
 
@@ -175,6 +185,9 @@ class Graph:
             v = given.pop("values" if n == "*" else n.rstrip("?"))
             values += list(v) if n == "*" else [] if v is None and n.endswith("?") else [v]
         inputs = self._as_values(op, values)
+        narrow = next((v for v in inputs if is_narrow(v.dtype)), None)
+        if narrow is not None and op not in _MOVES:
+            raise GraphError(f"{op}: {narrow.name} is {narrow.dtype}, which is for storage; widen it first")
         normal = dict(given)
         label = name or self._fresh(op)
         try:

@@ -21,7 +21,7 @@ from seer.graph.passes.rewrite import reader_counts
 from seer.graph.registry import op_def
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import Const
-from seer.ir.tensor import Tensor, compute, placeholder
+from seer.ir.tensor import Tensor, compute, converted, placeholder
 
 VIEWS = ("reshape", "flatten")
 
@@ -156,6 +156,10 @@ def _subgraph(members: list[Value]) -> Subgraph:
         k = next(counts.setdefault(stem, itertools.count()))
         name = stem if k == 0 else f"{stem}{k + 1}"
         args = [tensors[i] for i in v.node.inputs]
+        if v.node.op == "widen" and v is not members[-1]:
+            # Read as it is stored: what is known of weights (that they can be packed ahead) holds.
+            tensors[v] = converted(args[0], v.dtype)
+            continue
         tensors[v] = op_def(v.node.op).define(args, v.node.attrs, name)
     dag = ComputeDAG(tensors[members[-1]], list(inputs.values()))
     return Subgraph(tuple(v.node for v in members), tuple(inputs), members[-1], dag)

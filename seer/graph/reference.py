@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from seer.dtypes import numpy_dtype
 from seer.errors import UserError
 from seer.graph.graph import Graph, Value
 from seer.graph.registry import op_def
@@ -27,7 +28,7 @@ def run(graph: Graph, inputs: Mapping[str, np.ndarray], precise: bool = False) -
     for step, v in enumerate(graph.values()):
         if v.node.op == "input":
             a = inputs.get(v.name)
-            if a is None or a.shape != v.shape or a.dtype.name != v.dtype:
+            if a is None or a.shape != v.shape or a.dtype != numpy_dtype(v.dtype):
                 found = "nothing" if a is None else f"{a.dtype}{list(a.shape)}"
                 raise UserError(f"input {v.name} must be {v.dtype}{list(v.shape)}, given {found}")
         elif v.node.op == "constant":
@@ -37,7 +38,7 @@ def run(graph: Graph, inputs: Mapping[str, np.ndarray], precise: bool = False) -
                 out = op_def(v.node.op).reference([arrays[i] for i in v.node.inputs], v.node.attrs)
             a = np.asarray(out)
             if not (precise and a.dtype == np.float64):
-                a = a.astype(v.dtype, copy=False)
+                a = a.astype(numpy_dtype(v.dtype), copy=False)
             for i in v.node.inputs:
                 if last_use[i] == step and i in arrays:
                     del arrays[i]

@@ -140,15 +140,18 @@ def flop_count(t: Tensor) -> int:
     """Floating-point operations to compute every element of `t`."""
     op = compute_op(t)
     per_point = _operations(op.body)
-    points = math.prod(t.shape) * math.prod(a.extent for a in op.reduce_axes)
-    return points * (per_point + (op.reducer is not None and t.dtype.startswith("float")))
+    if op.reducer is not None:
+        per_point += _operations(op.reducer.combine(Var("a", t.dtype), Var("b", t.dtype)))
+    return math.prod(t.shape) * math.prod(a.extent for a in op.reduce_axes) * per_point
 
 
 def _operations(e: Expr) -> int:
     """Floating-point operations of one evaluation; of the sides of a Select the dearer one."""
     if isinstance(e, Select):
         return _operations(e.cond) + max(_operations(e.a), _operations(e.b))
-    mine = isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float")
+    mine = int(isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float"))
+    if isinstance(e, Call) and e.name == "fma":
+        mine = 2
     return mine + sum(map(_operations, children(e)))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from seer.dtypes import convert, is_narrow, numpy_dtype
 from seer.errors import UserError, VerifyError
 from seer.ir.dag import ComputeDAG, compute_op
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Read, Select, Unary, Var
@@ -37,7 +38,7 @@ def eval_dag(dag: ComputeDAG, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     arrays: dict[str, np.ndarray] = {}
     for t in dag.inputs:
         a = inputs.get(t.name)
-        if a is None or a.shape != t.shape or a.dtype.name != t.dtype:
+        if a is None or a.shape != t.shape or a.dtype != numpy_dtype(t.dtype):
             raise UserError(f"{t.name} must be {t.dtype}{list(t.shape)}, given {a if a is None else a.shape}")
         arrays[t.name] = a
     for t in dag.ops:
@@ -47,7 +48,7 @@ def eval_dag(dag: ComputeDAG, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _eval_stage(t: Tensor, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     op = compute_op(t)
-    out = np.empty(t.shape, t.dtype)
+    out = np.empty(t.shape, numpy_dtype(t.dtype))
     if out.size == 0:
         return out
     terms = math.prod(a.extent for a in op.reduce_axes)
@@ -171,6 +172,12 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def _number(value: float | int | bool, dtype: str) -> Any:
+    if is_narrow(dtype):
+        return convert(np.float32(value), "float32", dtype)[()]
+    return np.dtype(dtype).type(value)
+
+
 def evaluate(e: Expr, env: Env, read: ReadElement, guarded: bool = False) -> Any:
     """The value of an expression for arrays (or numbers) of its variables.
 
@@ -182,7 +189,7 @@ def evaluate(e: Expr, env: Env, read: ReadElement, guarded: bool = False) -> Any
 
     match e:
         case Const(value, dtype):
-            return np.dtype(dtype).type(value)
+            return _number(value, dtype)
         case Var(name, dtype):
             return np.asarray(env[name], dtype)
         case Unary("neg", a):
@@ -197,7 +204,7 @@ def evaluate(e: Expr, env: Env, read: ReadElement, guarded: bool = False) -> Any
             sides = [evaluate(x, env, read, True) for x in (a, b)]
             return np.where(go(cond), *sides)
         case Cast(a, dtype):
-            return np.asarray(go(a)).astype(dtype)
+            return convert(go(a), a.dtype, dtype)
         case Call(name, args, dtype):
             wide = [np.asarray(go(a), np.float64 if dtype == "float32" else dtype) for a in args]
             return np.asarray(CALLS[name](*wide)).astype(dtype)
@@ -232,7 +239,7 @@ def run_program(program: LoopProgram, arrays: Mapping[str, np.ndarray], seed: in
 def argument(b: Buffer, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """The memory of a param: a view, so that what is stored is seen."""
     a = arrays.get(b.name)
-    if a is None or a.size != b.num_elements or a.dtype.name != b.dtype or not a.flags.c_contiguous:
+    if a is None or a.size != b.num_elements or a.dtype != numpy_dtype(b.dtype) or not a.flags.c_contiguous:
         found = "nothing" if a is None else f"{a.dtype}{list(a.shape)}"
         raise UserError(f"{b.name} must be a C-contiguous {b.dtype}{list(b.shape)}, given {found}")
     return a.reshape(b.shape)
@@ -244,7 +251,9 @@ _NOBODY, _MANY = -1, -2
 
 class _Machine:
     def __init__(self, program: LoopProgram, arrays: Mapping[str, np.ndarray], seed: int) -> None:
-        self.memory: dict[Buffer, np.ndarray] = {b: np.empty(b.shape, b.dtype) for b in program.buffers}
+        self.memory: dict[Buffer, np.ndarray] = {
+            b: np.empty(b.shape, numpy_dtype(b.dtype)) for b in program.buffers
+        }
         self.written = {b: np.zeros(b.shape, bool) for b in program.buffers}
         for b in program.params:
             self.memory[b] = argument(b, arrays)
@@ -346,7 +355,7 @@ class _Machine:
             case Select(cond, a, b):
                 return self.value(a if self.value(cond, env) else b, env)
             case Const(value, dtype):
-                return np.dtype(dtype).type(value)
+                return _number(value, dtype)
             case Var(name, _):
                 return env[name]
             case Unary("neg", a):
@@ -360,7 +369,7 @@ class _Machine:
             case Compare(op, a, b):
                 return COMPARE[op](self.value(a, env), self.value(b, env))
             case Cast(a, dtype):
-                return np.asarray(self.value(a, env)).astype(dtype)[()]
+                return convert(self.value(a, env), a.dtype, dtype)[()]
             case Call(name, args, dtype):
                 kind = np.dtype("float64" if dtype == "float32" else dtype).type
                 wide = [kind(self.value(a, env)) for a in args]

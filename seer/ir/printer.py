@@ -21,7 +21,15 @@ from seer.ir.loops import (
     Sync,
 )
 
-_SHORT = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64", "bool": "bool"}
+_SHORT = {
+    "float32": "f32",
+    "float64": "f64",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "bool",
+    "float16": "f16",
+    "bfloat16": "bf16",
+}
 
 
 def print_program(program: LoopProgram) -> str:

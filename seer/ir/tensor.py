@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seer.errors import UserError
-from seer.ir.expr import Const, Expr, ExprLike, Node, Read, Var, as_expr, binary
+from seer.ir.expr import Const, Expr, ExprLike, Node, Read, Var, as_expr, binary, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,21 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"Tensor({self.name}: {self.dtype}{list(self.shape)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Converted(Tensor):
+    """A tensor whose elements are another's, converted where they are read: it is no stage."""
+
+    source: Tensor
+
+    def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Expr:
+        return cast(self.source[indices], self.dtype)
+
+
+def converted(source: Tensor, dtype: str) -> Tensor:
+    """`source` as it reads in another dtype."""
+    return Converted(source.name, source.shape, dtype, source.op, source)
 
 
 def placeholder(

@@ -9,6 +9,7 @@ import numpy as np
 
 from seer.codegen.artifact import Artifact
 from seer.codegen.memory_plan import ALIGNMENT
+from seer.dtypes import numpy_dtype
 from seer.errors import UserError
 from seer.runtime.loader import load_objects
 
@@ -42,14 +43,14 @@ class Kernel:
             raise UserError(f"kernel {self.artifact.name} takes {len(specs)} inputs, given {len(inputs)}")
         arrays = []
         for spec, array in zip(specs, inputs, strict=True):
-            if array.shape != spec.shape or array.dtype.name != spec.dtype:
+            if array.shape != spec.shape or array.dtype != numpy_dtype(spec.dtype):
                 raise UserError(
                     f"kernel {self.artifact.name}: {spec.name} must be {spec.dtype}{list(spec.shape)}, "
                     f"found {array.dtype}{list(array.shape)}"
                 )
             packed = array if spec.pack is None else spec.pack.apply(array)
             arrays.append(np.ascontiguousarray(packed))
-        out = np.empty(last.shape, last.dtype)
+        out = np.empty(last.shape, numpy_dtype(last.dtype))
         scratch = np.empty(self.artifact.scratch_size(num_threads) + ALIGNMENT, np.uint8)
         start = scratch.ctypes.data + -scratch.ctypes.data % ALIGNMENT
         self.call([a.ctypes.data for a in (*arrays, out)], start, num_threads)

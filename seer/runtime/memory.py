@@ -11,6 +11,8 @@ import mmap
 
 import numpy as np
 
+from seer.dtypes import numpy_dtype
+
 ALIGNMENT = 64
 HUGE_PAGE_BYTES = 2 << 20
 MIN_HUGE_BYTES = 256 << 10
@@ -18,11 +20,11 @@ MIN_HUGE_BYTES = 256 << 10
 
 def empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """An uninitialised C-contiguous array that begins at a multiple of ALIGNMENT bytes."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * numpy_dtype(dtype).itemsize
     huge = size >= MIN_HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE")
     raw = _huge(size + HUGE_PAGE_BYTES) if huge else np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % (HUGE_PAGE_BYTES if huge else ALIGNMENT)
-    return raw[start : start + size].view(dtype).reshape(shape)
+    return raw[start : start + size].view(numpy_dtype(dtype)).reshape(shape)
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

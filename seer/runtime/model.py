@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from seer.codegen.artifact import ArgSpec
+from seer.codegen.artifact import Artifact
 from seer.codegen.build import compile_module
 from seer.codegen.model_entry import model_entry
 from seer.codegen.model_plan import ModelPlan
+from seer.dtypes import numpy_dtype
 from seer.errors import UserError
 from seer.flags import debug
 from seer.runtime import memory
+from seer.runtime.binding import bind_inputs, describe
 from seer.runtime.loader import load_objects
 from seer.runtime.target import Target
 
@@ -39,7 +41,7 @@ class CompiledModel:
         num_threads: threads of a call that does not say; may be changed at any time.
     """
 
-    def __init__(self, plan: ModelPlan, target: Target) -> None:
+    def __init__(self, plan: ModelPlan[Artifact], target: Target) -> None:
         """Link the plan's kernels and its entry point.
 
         Raises:
@@ -79,8 +81,8 @@ class CompiledModel:
         threads = self.num_threads if num_threads is None else num_threads
         if not isinstance(threads, int) or threads < 1:
             raise UserError(f"model {self.name}: num_threads is {threads!r}; it must be an integer >= 1")
-        inputs = self._bind(arrays, named)
-        outputs = [np.empty(s.shape, s.dtype) for s in self.outputs]
+        inputs = bind_inputs(self.name, self.inputs, arrays, named)
+        outputs = [np.empty(s.shape, numpy_dtype(s.dtype)) for s in self.outputs]
         arena = self._arenas.take(self._plan.arena_size(threads))
         try:
             self._run(
@@ -110,47 +112,13 @@ class CompiledModel:
         return len(self._plan.steps)
 
     def __repr__(self) -> str:
-        inputs = ", ".join(map(_describe, self.inputs))
-        outputs = ", ".join(map(_describe, self.outputs))
+        inputs = ", ".join(map(describe, self.inputs))
+        outputs = ", ".join(map(describe, self.outputs))
         return (
             f"CompiledModel({self.name}: {inputs} -> {outputs}; {self.num_kernels} kernels, "
             f"weights {self.constant_bytes / 2**20:.1f} MiB, arena {self.arena_bytes / 2**20:.1f} MiB, "
             f"{self.num_threads} threads)"
         )
-
-    def _bind(self, arrays: Sequence[Any], named: dict[str, Any]) -> list[np.ndarray]:
-        """Each input, checked, as a C-contiguous array."""
-        names = [s.name for s in self.inputs]
-        wanted = ", ".join(map(_describe, self.inputs)) or "none"
-        if len(arrays) > len(names):
-            raise UserError(f"model {self.name}: {len(arrays)} inputs given; it takes {wanted}")
-        given = dict(zip(names, arrays, strict=False))
-        for name, array in named.items():
-            if name not in names:
-                raise UserError(f"model {self.name} has no input {name!r}; it takes {wanted}")
-            if name in given:
-                raise UserError(f"model {self.name}: input {name!r} is given by position and by name")
-            given[name] = array
-        missing = [n for n in names if n not in given]
-        if missing:
-            raise UserError(f"model {self.name}: input {missing[0]!r} is missing; it takes {wanted}")
-        return [self._check(s, given[s.name]) for s in self.inputs]
-
-    def _check(self, spec: ArgSpec, value: Any) -> np.ndarray:
-        try:  # Python numbers and lists take the input's dtype; an array must have it
-            array = np.asarray(value, None if isinstance(value, np.ndarray | np.generic) else spec.dtype)
-        except (TypeError, ValueError) as e:
-            raise UserError(f"model {self.name}: input {_describe(spec)} is not an array: {e}") from e
-        if array.dtype != np.dtype(spec.dtype) or array.shape != spec.shape:
-            raise UserError(
-                f"model {self.name}: input {spec.name!r} must be {spec.dtype}{list(spec.shape)}, "
-                f"found {array.dtype}{list(array.shape)}"
-            )
-        return np.require(array, requirements=["C", "A"])
-
-
-def _describe(spec: ArgSpec) -> str:
-    return f"{spec.name}: {spec.dtype}{list(spec.shape)}"
 
 
 class _ArenaPool:

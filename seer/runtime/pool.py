@@ -36,9 +36,14 @@ class WorkerGoneError(Exception):
 
 
 class WorkerProcess:
-    """One process; it is started at the first request and again after it died."""
+    """One process; it is started at the first request and again after it died.
 
-    def __init__(self) -> None:
+    Args:
+        module: what it runs.
+    """
+
+    def __init__(self, module: str = "seer.runtime.worker") -> None:
+        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self.connection: Connection[Any, Any] | None = None
         self.sketches: dict[int, int] = {}  # id of a Sketch -> its number in the worker
@@ -51,7 +56,7 @@ class WorkerProcess:
             return
         self.stop()
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "seer.runtime.worker", str(theirs.fileno())]
+        command = [sys.executable, "-m", self._module, str(theirs.fileno())]
         self._process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],

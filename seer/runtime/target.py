@@ -37,6 +37,8 @@ class Target:
         vector_bytes: size of a vector register.
         num_vector_registers: vector registers that code can name.
         has_fma: whether a fused multiply-add is one instruction.
+        has_float16: whether it converts float16 from and to float32.
+        has_bfloat16: whether it converts float32 to bfloat16.
         l1_bytes: first-level data cache of one core.
         l2_bytes: second-level cache of one core.
         l3_bytes: last-level cache.
@@ -52,6 +54,8 @@ class Target:
     vector_bytes: int
     num_vector_registers: int
     has_fma: bool
+    has_float16: bool
+    has_bfloat16: bool
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
@@ -135,6 +139,8 @@ class _Cpu:
     vector_bytes: int
     num_vector_registers: int
     has_fma: bool
+    has_float16: bool = True
+    has_bfloat16: bool = False
     l1_kib: int = 32
     l2_kib: int = 512
     l3_kib: int = 16384
@@ -142,15 +148,17 @@ class _Cpu:
 
 _X86 = "x86_64-unknown-linux-gnu"
 _CPUS = {
-    "x86-64": _Cpu(_X86, 16, 16, False, l2_kib=256),
+    "x86-64": _Cpu(_X86, 16, 16, False, has_float16=False, l2_kib=256),
     "haswell": _Cpu(_X86, 32, 16, True, l2_kib=256),
     "x86-64-v3": _Cpu(_X86, 32, 16, True),
     "znver3": _Cpu(_X86, 32, 16, True, l3_kib=32768),
     "skylake-avx512": _Cpu(_X86, 64, 32, True, l2_kib=1024),
-    "sapphirerapids": _Cpu(_X86, 64, 32, True, l1_kib=48, l2_kib=2048),
+    "sapphirerapids": _Cpu(_X86, 64, 32, True, has_bfloat16=True, l1_kib=48, l2_kib=2048),
     "x86-64-v4": _Cpu(_X86, 64, 32, True, l2_kib=1024),
     "cortex-a72": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True),
     "neoverse-n1": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True, l1_kib=64, l2_kib=1024),
+    # Its 256-bit SVE registers are not used: NEON's four pipes are as wide together.
+    "neoverse-v1": _Cpu("aarch64-unknown-linux-gnu", 16, 32, True, has_bfloat16=True, l1_kib=64, l2_kib=1024),
 }
 
 
@@ -183,6 +191,8 @@ def _named(cpu: str) -> Target:
         c.vector_bytes,
         c.num_vector_registers,
         c.has_fma,
+        c.has_float16,
+        c.has_bfloat16,
         c.l1_kib * 1024,
         c.l2_kib * 1024,
         c.l3_kib * 1024,
@@ -206,6 +216,8 @@ def _parse_cuda(options: dict[str, str]) -> Target:
         vector_bytes=16,
         num_vector_registers=gpu.registers_per_thread // 4,
         has_fma=True,
+        has_float16=True,
+        has_bfloat16=True,
         l1_bytes=gpu.shared_bytes_per_sm,
         l2_bytes=gpu.l2_bytes,
         l3_bytes=gpu.l2_bytes,
@@ -239,6 +251,8 @@ def _host() -> Target:
         vector_bytes=vector_bytes,
         num_vector_registers=registers,
         has_fma="fma" in on or is_arm,
+        has_float16="f16c" in on or is_arm,
+        has_bfloat16={"avx512bf16", "avx512vl"} <= on or (is_arm and "bf16" in on),
         l1_bytes=caches.get(1, 32 * 1024),
         l2_bytes=caches.get(2, 512 * 1024),
         l3_bytes=caches.get(3, 8 * 1024 * 1024),

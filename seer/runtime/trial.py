@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from seer.codegen.artifact import ArgSpec, Artifact
+from seer.dtypes import convert, is_narrow, numpy_dtype
 from seer.runtime import memory
 from seer.runtime.kernel import Kernel
 
@@ -16,6 +17,7 @@ GUARD_BYTES = 4096
 CANARY = 0xA5
 
 TOLERANCE = 1e-4  # ||out - expected|| / ||expected||, and of one element against the largest
+TOLERANCES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # sums in another order may round to a neighbour
 MIN_TOTAL_S = 0.010  # time to spend on a fast candidate
 MIN_REPEATS = 5
 MAX_REPEATS = 50
@@ -35,13 +37,13 @@ class GuardedArray:
     """An array with canaries before and after it."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
-        size = math.prod(shape) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * numpy_dtype(dtype).itemsize
         raw = memory.empty((size + 2 * GUARD_BYTES,), "uint8")
         raw[...] = CANARY
         self._start = GUARD_BYTES
         self._end = self._start + size
         self._raw = raw
-        self.array = raw[self._start : self._end].view(dtype).reshape(shape)
+        self.array = raw[self._start : self._end].view(numpy_dtype(dtype)).reshape(shape)
 
     @property
     def address(self) -> int:
@@ -72,7 +74,8 @@ class Bench:
         if artifact.code == self._naive.code and self._naive_s > NAIVE_RERUN_S:
             return (self._naive_s,)  # known well enough
         kernel, arrays, out = self._run_checked(artifact, num_threads)
-        compare(out, self.expected)
+        dtype = artifact.args[-1].dtype
+        compare(_readable(out, dtype), _readable(self.expected, dtype), TOLERANCES.get(dtype, TOLERANCE))
         *addresses, scratch = [a.address for a in arrays]
         first = _time(kernel, addresses, scratch, num_threads, 1)
         if first > SLOW_FACTOR * best_s:
@@ -119,12 +122,19 @@ def random_array(spec: ArgSpec, rng: np.random.Generator) -> np.ndarray:
     """Normal floats; small whole numbers for integers, so that sums stay exact."""
     if spec.dtype.startswith("float"):
         return np.asarray(rng.standard_normal(spec.shape), spec.dtype)
+    if is_narrow(spec.dtype):
+        return convert(rng.standard_normal(spec.shape), "float64", spec.dtype)
     if spec.dtype == "bool":
         return np.asarray(rng.integers(0, 2, spec.shape), bool)
     return np.asarray(rng.integers(0, 100, spec.shape), spec.dtype)
 
 
-def compare(out: np.ndarray, expected: np.ndarray) -> None:
+def _readable(array: np.ndarray, dtype: str) -> np.ndarray:
+    """An output as numbers that NumPy can compare."""
+    return convert(array, dtype, "float32") if is_narrow(dtype) else array
+
+
+def compare(out: np.ndarray, expected: np.ndarray, tolerance: float = TOLERANCE) -> None:
     """Check a result against the naive schedule's.
 
     Raises:
@@ -136,12 +146,12 @@ def compare(out: np.ndarray, expected: np.ndarray) -> None:
         finite = np.isfinite(expected)
         a, b = np.where(finite, out, 0).astype(np.float64), np.where(finite, expected, 0).astype(np.float64)
         largest = float(np.abs(b).max(initial=0.0))
-        wrong = ~(np.abs(a - b) <= TOLERANCE * (largest + np.abs(b)))
+        wrong = ~(np.abs(a - b) <= tolerance * (largest + np.abs(b)))
         # Where it is not finite it must be the same infinity, or NaN both times.
         same = (out == expected) | (np.isnan(out) & np.isnan(expected))
         wrong = np.where(finite, wrong, ~same)
         norm = float(np.linalg.norm(b))
-        if not wrong.any() and norm > 0 and float(np.linalg.norm(a - b)) > TOLERANCE * norm:
+        if not wrong.any() and norm > 0 and float(np.linalg.norm(a - b)) > tolerance * norm:
             wrong = np.abs(a - b) >= np.abs(a - b).max()
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.shape else ()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from seer.errors import UserError
 from seer.search.cost_model import CostModel, RandomModel, XGBoostModel
-from seer.search.evolution import EvolutionOptions
+from seer.search.evolution import EvolutionOptions, Searcher
 from seer.search.families import RULES, families_of
 from seer.search.family_model import FamilyModels, NestedModels
 from seer.search.scheduler import GradientScheduler, RoundRobinScheduler, TaskScheduler
@@ -40,6 +40,7 @@ class Strategy:
         foresee: measurements of the round that a relative gets after each round; 0 for none.
         is_adaptive: foresee more relatives where the model proves trustworthy, fewer where not.
         transfer: seed a task's search with the best parameters of its relatives.
+        make_searcher: what proposes candidates of a task.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Strategy:
     foresee: int = 0
     is_adaptive: bool = False
     transfer: bool = False
+    make_searcher: Callable[[SearchTask, EvolutionOptions], Searcher] = Searcher
 
     def round_trials(self, trials: int | None, seconds: float | None, n_tasks: int) -> int:
         """Measurements of a round: fewer if the budget would not give every task several rounds."""

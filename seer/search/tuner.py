@@ -16,7 +16,7 @@ from seer.runtime.measure import Measurer, MeasureResult
 from seer.runtime.records import MeasureRecord, Records
 from seer.search.cost_model import CostModel, Samples, rank_accuracy
 from seer.search.events import Callback, TaskStatus, TuneEvent, ignore
-from seer.search.evolution import Candidate, Searcher
+from seer.search.evolution import Candidate
 from seer.search.families import by_similarity, families_of
 from seer.search.family_model import NestedModels
 from seer.search.features import VERSION
@@ -154,7 +154,7 @@ class _Run:
         self.search_s = 0.0
         self.tasks = []
         for t in tasks:
-            searcher = Searcher(t, strategy.evolution)
+            searcher = strategy.make_searcher(t, strategy.evolution)
             self.tasks.append(TaskTrials(searcher, TaskState(t), searcher.first()))
 
     # -- budget --------------------------------------------------------------------------------

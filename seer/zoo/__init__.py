@@ -17,12 +17,15 @@ from seer.errors import UserError
 from seer.graph.graph import Graph
 from seer.zoo.bert import bert_base
 from seer.zoo.digits import digits
+from seer.zoo.gpt import gpt2
 from seer.zoo.mlp import mlp
 from seer.zoo.mobilenet import mobilenet, mobilenet_v2
 from seer.zoo.resnet import resnet18, resnet34, resnet50
+from seer.zoo.vit import vit_base
 
 MODELS: dict[str, Callable[..., Graph]] = {
-    f.__name__: f for f in (mlp, digits, resnet18, resnet34, resnet50, mobilenet, mobilenet_v2, bert_base)
+    f.__name__: f
+    for f in (mlp, digits, resnet18, resnet34, resnet50, mobilenet, mobilenet_v2, bert_base, vit_base, gpt2)
 }
 
 
@@ -51,6 +54,7 @@ __all__ = [
     "bert_base",
     "digits",
     "get",
+    "gpt2",
     "mlp",
     "mobilenet",
     "mobilenet_v2",
@@ -58,4 +62,5 @@ __all__ = [
     "resnet18",
     "resnet34",
     "resnet50",
+    "vit_base",
 ]

@@ -38,8 +38,8 @@ class Layers:
         w = self.normal(x.shape[-1], out, scale=gain * x.shape[-1] ** -0.5)
         return x.dense(self.graph.constant(w), self.graph.constant(self.normal(out, scale=0.1)))
 
-    def layer_norm(self, x: Value) -> Value:
+    def layer_norm(self, x: Value, eps: float = 1e-12) -> Value:
         """Along the last dimension, with scale and bias."""
         n = x.shape[-1]
         scale, bias = self.normal(n, scale=0.1, mean=1.0), self.normal(n, scale=0.1)
-        return x.layer_norm(self.graph.constant(scale), self.graph.constant(bias), eps=1e-12)
+        return x.layer_norm(self.graph.constant(scale), self.graph.constant(bias), eps=eps)

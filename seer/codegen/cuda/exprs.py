@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from seer.dtypes import dtype as dtype_of
+from seer.dtypes import is_narrow
 from seer.errors import BuildError
 from seer.ir.divisible import divisor
 from seer.ir.expr import (
@@ -256,6 +257,8 @@ class Writer:
                 test, binds = self._value(cond)
                 test = test if binds <= _OR else f"({test})"
                 return f"{test} ? {sub(a, _OR)} : {sub(b, _OR)}", _ANY
+            case Cast(a, dtype) if is_narrow(a.dtype) or is_narrow(dtype):
+                raise BuildError(f"16-bit floats are stored on CPUs only: no CUDA C for {a.dtype} to {dtype}")
             case Cast(a, dtype):
                 text, binds = self._value(a)
                 text = text if binds <= _UNARY else f"({text})"

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from seer.dtypes import convert, is_narrow
 from seer.dtypes import dtype as dtype_of
+from seer.runtime.target import Target
 
 LOCAL = 1 << 30  # the depth of a value that must stay where it was computed
 
@@ -71,6 +73,8 @@ def literal(value: float | int | bool, dtype: str) -> str:
     """The text of a scalar constant."""
     if dtype == "bool":
         return "true" if value else "false"
+    if is_narrow(dtype):
+        return str(convert(np.float32(value), "float32", dtype).view(np.int16))
     if not dtype.startswith("float"):
         return str(int(value))
     exact = float(np.float32(value)) if dtype == "float32" else float(value)
@@ -87,9 +91,14 @@ class Scope:
 
 
 class Builder:
-    """One function under construction; see the module's docstring."""
+    """One function under construction; see the module's docstring.
 
-    def __init__(self) -> None:
+    Args:
+        target: decides what is written out because the processor has no instruction for it.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self.lines: list[Any] = []  # strings, and lists of strings that are still filled
         self.block = "entry"
         self.depths: dict[str, int] = {}
@@ -281,6 +290,25 @@ class Builder:
         start, kind = known
         args = ", ".join([f"{kind} {x.text}" for x in values])
         return Val(self.inst(f"{start}{args})"), v.dtype, v.lanes)
+
+    def fma(self, x: Val, y: Val, z: Val) -> Val:
+        """X * y + z, rounded once if the processor can; else LLVM would call the C library by lane."""
+        if self.target.has_fma:
+            return self.intrinsic("fma", x, y, z)
+        return self.op("fadd", self.op("fmul", x, y), z)
+
+    def floor(self, x: Val) -> Val:
+        """The largest whole number that is not larger."""
+        if self.target.has_fma:  # those without it have no instruction for floor either
+            return self.intrinsic("floor", x)
+        # Adding and taking off the first number without a fraction rounds to a whole number.
+        whole = self.constant(2.0 ** (23 if x.dtype == "float32" else 52), x.dtype)
+        signed = self.intrinsic("copysign", whole, x)
+        rounded = self.op("fsub", self.op("fadd", x, signed), signed)
+        one, zero = self.constant(1.0, x.dtype), self.constant(0.0, x.dtype)
+        too_large = self.select(self.compare("ogt", rounded, x), one, zero)
+        down = self.intrinsic("copysign", self.op("fsub", rounded, too_large), x)
+        return self.select(self.compare("olt", self.intrinsic("fabs", x), whole), down, x)
 
     def bitcast(self, v: Val, dtype: str) -> Val:
         """The same bits as another type of the same size."""

@@ -92,7 +92,7 @@ class _Module:
 
     def _emitter(self, num_threads: str) -> StatementEmitter:
         """An emitter with every buffer's address, at the start of a function that has the arguments."""
-        e = StatementEmitter(lambda loop: self._parallel(e, loop, num_threads))
+        e = StatementEmitter(self.target, lambda loop: self._parallel(e, loop, num_threads))
         self._set_bases(e, thread="0")
         return e
 
@@ -155,7 +155,7 @@ class _Module:
         outer.forget_loads(outer.stored(loop.body))
 
     def _body_function(self, name: str, loop: For, outer: StatementEmitter, captured: list[str]) -> None:
-        e = StatementEmitter()
+        e = StatementEmitter(self.target)
         self._set_bases(e, thread="%thread")
         e.ranges.update(outer.ranges)
         e.env.update(outer.env)

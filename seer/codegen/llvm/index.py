@@ -11,6 +11,7 @@ from seer.errors import BuildError
 from seer.ir.expr import Binary, Const, Expr, Select, Unary, Var, as_expr
 from seer.ir.loops import Buffer
 from seer.ir.simplify import UNKNOWN, Range, affine, bounds
+from seer.runtime.target import Target
 
 _SCALES = (1, 2, 4, 8)  # what an addressing mode multiplies by
 _MAX_POINTERS = 6  # moving addresses of one loop: each takes a register
@@ -69,8 +70,8 @@ class IndexEmitter(Builder):
         inductions: the open innermost loop, by the name of its counter.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self.env: dict[str, int | str] = {}
         self.ranges: dict[str, Range] = {}
         self.lane_var: str | None = None

@@ -22,6 +22,7 @@ from seer.ir.loops import (
     map_exprs,
     walk_stmts,
 )
+from seer.runtime.target import Target
 
 OnParallel = Callable[[For], None]
 
@@ -30,11 +31,12 @@ class StatementEmitter(ValueEmitter):
     """Writes statements.
 
     Args:
+        target: the processor.
         on_parallel: called for each parallel loop; it writes the call of the loop's own function.
     """
 
-    def __init__(self, on_parallel: OnParallel | None = None) -> None:
-        super().__init__()
+    def __init__(self, target: Target, on_parallel: OnParallel | None = None) -> None:
+        super().__init__(target)
         self._on_parallel = on_parallel
         self._stored: dict[int, tuple[Stmt, frozenset[Buffer]]] = {}
 

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from seer.codegen.llvm.builder import Val, literal, memory_type, value_type
 from seer.codegen.llvm.index import IndexEmitter, LaneDependentError, Linear, is_product
 from seer.codegen.llvm.mathlib import MATH
+from seer.codegen.llvm.narrow import narrow, widen
+from seer.dtypes import is_narrow
 from seer.errors import BuildError
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Select, Unary, Var
 from seer.ir.loops import Buffer, Scope
+from seer.runtime.target import Target
 
 Slots = dict[int, Val]
 Guard = tuple[Expr, bool]  # a condition and whether it holds
@@ -31,8 +34,8 @@ class ValueEmitter(IndexEmitter):
         guards: conditions under which what is being evaluated is used.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self.registers: dict[Buffer, Slots] = {}
         self.versions: dict[Buffer, int] = {}
         self.guards: list[Guard] = []
@@ -182,6 +185,10 @@ class ValueEmitter(IndexEmitter):
         """C conversion; a float out of an integer's range becomes the nearest one, NaN becomes 0."""
         if v.dtype == dtype:
             return v
+        if is_narrow(v.dtype):
+            return self.cast(widen(self, v), dtype)
+        if is_narrow(dtype):
+            return narrow(self, self.cast(v, "float32"), dtype)
         to = value_type(dtype, v.lanes)
         from_float, to_float = v.dtype.startswith("float"), dtype.startswith("float")
         if dtype == "bool":
@@ -210,8 +217,10 @@ class ValueEmitter(IndexEmitter):
     def call(self, name: str, args: list[Val]) -> Val:
         """A math function."""
         if name == "fma":
-            return self.intrinsic("fma", *args)
-        if name in ("sqrt", "floor"):
+            return self.fma(*args)
+        if name == "floor":
+            return self.floor(*args)
+        if name == "sqrt":
             return self.intrinsic(name, *args)
         if name == "abs":
             if args[0].dtype.startswith("float"):
@@ -353,7 +362,7 @@ class ValueEmitter(IndexEmitter):
 
 def buffer_align(buffer: Buffer) -> int:
     """Bytes to which every element is aligned."""
-    return {"float": 4, "double": 8, "i32": 4, "i64": 8, "i8": 1}[memory_type(buffer.dtype)]
+    return {"float": 4, "double": 8, "i32": 4, "i64": 8, "i16": 2, "i8": 1}[memory_type(buffer.dtype)]
 
 
 def _is_term(e: Expr) -> bool:

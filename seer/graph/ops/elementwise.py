@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from seer.dtypes import convert, is_narrow, promote
 from seer.dtypes import dtype as dtype_of
-from seer.dtypes import promote
 from seer.errors import GraphError
 from seer.graph.ops.common import broadcast_read, broadcast_shape, require, require_float
 from seer.graph.registry import REQUIRED, Attrs, OpDef, Typed, register_op
@@ -177,9 +177,30 @@ register_op(
         ("x",),
         _infer_cast,
         _define_cast,
-        lambda arrays, attrs: arrays[0].astype(attrs["dtype"]),
+        lambda arrays, attrs: convert(arrays[0], arrays[0].dtype.name, attrs["dtype"]),
         "elementwise",
         {"dtype": REQUIRED},
         "Conversion to another dtype; a float becomes the integer towards zero.",
+    )
+)
+
+
+def _infer_widen(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, ...], str]:
+    (x,) = inputs
+    require(is_narrow(x.dtype), f"input must be float16 or bfloat16, found {x.dtype}")
+    attrs["source"] = x.dtype
+    return tuple(x.shape), "float32"
+
+
+register_op(
+    OpDef(
+        "widen",
+        ("x",),
+        _infer_widen,
+        lambda t, _, stage: compute(t[0].shape, lambda *i: cast(t[0][i], "float32"), stage),
+        lambda arrays, attrs: convert(arrays[0], attrs["source"], "float32"),
+        "injective",  # it belongs to the kernel that reads it, never to the one before
+        {"source": None},
+        "What is stored as float16 or bfloat16, as float32.",
     )
 )

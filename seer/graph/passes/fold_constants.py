@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from seer.dtypes import numpy_dtype
 from seer.graph.graph import Graph, Value
 from seer.graph.passes.rewrite import constant_of, rebuild
 from seer.graph.registry import op_def
@@ -22,6 +23,6 @@ def fold_constants(graph: Graph) -> Graph:
             return None
         with np.errstate(all="ignore"):
             out = op_def(v.node.op).reference(arrays, v.node.attrs)
-        return new.constant(np.asarray(out, v.dtype), v.name)
+        return new.constant(np.asarray(out, numpy_dtype(v.dtype)), v.name, v.dtype)
 
     return rebuild(graph, rule)

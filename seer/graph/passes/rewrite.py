@@ -33,7 +33,7 @@ def copy(new: Graph, v: Value, inputs: tuple[Value, ...], **attrs: Any) -> Value
     if v.node.op == "input":
         return new.input(v.shape, v.dtype, v.name)
     if v.node.op == "constant":
-        return new.constant(v.node.attrs["value"], v.name)
+        return new.constant(v.node.attrs["value"], v.name, v.dtype)
     return make(new, v.node.op, inputs, {**v.node.attrs, **attrs}, v.name)
 
 

@@ -1,0 +1,84 @@
+"""A worker process that owns one device and runs candidates on it for its parent.
+
+    python -m seer.runtime.cuda.worker FD
+
+Requests and answers are those of seer.runtime.worker. After a fault of the device, such as an
+illegal address, its context is of no use: the worker answers and ends, and the next request starts
+another.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from seer.codegen.cuda.artifact import CudaKernel
+from seer.errors import BuildError, EmulationError, MeasureError, TargetError
+from seer.runtime.cuda.device import Device
+from seer.runtime.cuda.spec import DeviceSpec
+from seer.runtime.cuda.trial import CudaBench
+from seer.runtime.trial import CheckError
+
+Answer = tuple[Any, ...]
+
+
+class CudaWorker:
+    """What the worker remembers between requests: its device, and the task being measured."""
+
+    def __init__(self) -> None:
+        self.device: Device | None = None
+        self.bench: CudaBench | None = None
+        self.is_lost = False  # the device cannot be used any more
+
+    def answer(self, request: tuple[Any, ...]) -> Answer:
+        """Answer one request; failures of a candidate are answers, not exceptions."""
+        kind, *args = request
+        try:
+            return ("ok", getattr(self, f"on_{kind}")(*args))
+        except BuildError as e:
+            return ("error", "build", str(e))
+        except CheckError as e:
+            return ("error", e.reason, str(e))
+        except TargetError as e:
+            return ("error", "device", str(e))
+        except (MeasureError, EmulationError) as e:
+            self.is_lost = True
+            return ("error", "crash", str(e))
+
+    def on_device(self, spec: DeviceSpec) -> str:
+        self.device = spec.open()
+        return self.device.arch
+
+    def on_open(self, reference: CudaKernel, seed: int) -> None:
+        assert self.device is not None
+        self.bench = CudaBench(self.device, reference, seed)
+
+    def on_run(
+        self, kernel: CudaKernel, cubin: bytes | None, best_s: float, flush_cache: bool
+    ) -> tuple[float, ...]:
+        assert self.bench is not None
+        return self.bench.measure(kernel, best_s, flush_cache, cubin)
+
+    def on_ping(self) -> int:
+        return os.getpid()
+
+
+def main() -> None:
+    """Serve the parent until it goes away, or the device is lost."""
+    connection = Connection(int(sys.argv[1]))
+    worker = CudaWorker()
+    while not worker.is_lost:
+        try:
+            request = connection.recv()
+        except (EOFError, OSError, KeyboardInterrupt):
+            return
+        try:
+            connection.send(worker.answer(request))
+        except (OSError, KeyboardInterrupt):  # the parent went away meanwhile
+            return
+
+
+if __name__ == "__main__":
+    main()
