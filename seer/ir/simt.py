@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from seer.dtypes import convert, numpy_dtype
 from seer.errors import VerifyError
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Select, Unary, Var
-from seer.ir.interp import BINARY, CALLS, COMPARE, argument
+from seer.ir.interp import BINARY, CALLS, COMPARE, argument, number
 from seer.ir.loops import (
     Buffer,
     Exchange,
@@ -70,7 +71,7 @@ class _Grid:
         self.written[self.out] = np.zeros(self.memory[self.out].size, bool)
         for b in program.buffers:
             copies = self.blocks if b.scope is Scope.BLOCK_SHARED else self.n
-            self.memory[b] = np.zeros((copies * b.num_elements), b.dtype)
+            self.memory[b] = np.zeros(copies * b.num_elements, numpy_dtype(b.dtype))
             self.written[b] = np.zeros(copies * b.num_elements, bool)
         shared = [b for b in program.buffers if b.scope is Scope.BLOCK_SHARED]
         self.writer = {b: np.full(self.memory[b].size, _NOBODY) for b in shared}
@@ -227,10 +228,12 @@ class _Grid:
                 holds = np.broadcast_to(self.value(cond, env, mask), (self.n,))
                 sides = []
                 for x, where in ((a, mask & holds), (b, mask & ~holds)):
-                    sides.append(self.value(x, env, where) if where.any() else np.zeros(1, x.dtype)[0])
+                    sides.append(
+                        self.value(x, env, where) if where.any() else np.zeros(1, numpy_dtype(x.dtype))[0]
+                    )
                 return np.where(holds, *sides)
             case Const(value, dtype):
-                return np.dtype(dtype).type(value)
+                return number(value, dtype)
             case Var(name, _):
                 return env[name]
             case Unary(op, a):
@@ -243,7 +246,7 @@ class _Grid:
                 return COMPARE[op](self.value(a, env, mask), self.value(b, env, mask))
             case Cast(a, dtype):
                 with np.errstate(all="ignore"):
-                    return np.asarray(self.value(a, env, mask)).astype(dtype)
+                    return convert(self.value(a, env, mask), a.dtype, dtype)
             case Call(name, args, dtype):
                 kind = "float64" if dtype == "float32" else dtype
                 wide = [np.asarray(self.value(a, env, mask), kind) for a in args]

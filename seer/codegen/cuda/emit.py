@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from seer.codegen.cuda.exprs import VECTOR, Writer
 from seer.codegen.cuda.module import CudaModule, Launch, Scratch
-from seer.codegen.cuda.prelude import MMA_PRELUDE, PRELUDE
+from seer.codegen.cuda.prelude import prelude
 from seer.codegen.gpu import LoweredKernels
 from seer.dtypes import dtype as dtype_of
+from seer.dtypes import is_narrow
 from seer.errors import BuildError
 from seer.ir.divisible import divisor
 from seer.ir.expr import Const, Expr, variables
@@ -38,8 +39,10 @@ def emit_module(lowered: LoweredKernels, target: Target, name: str) -> CudaModul
     kernels = [emit_kernel(p) for p in lowered.programs]
     scratch = tuple(Scratch(b.name, b.size_bytes) for b in lowered.scratch)
     launches = tuple(launch_of(p) for p in lowered.programs)
-    multiplies = any(isinstance(s, Mma) for p in lowered.programs for s in walk_stmts(p.body))
-    source = "\n".join([PRELUDE, *([MMA_PRELUDE] if multiplies else []), *kernels])
+    programs = lowered.programs
+    has_matrices = any(isinstance(s, Mma) for p in programs for s in walk_stmts(p.body))
+    has_narrow = any(is_narrow(b.dtype) for p in programs for b in (*p.params, *p.buffers))
+    source = "\n".join([prelude(has_narrow, has_matrices), *kernels])
     return CudaModule(name, str(target), source, launches, lowered.args, scratch)
 
 

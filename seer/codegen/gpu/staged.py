@@ -195,4 +195,4 @@ class StagedCopy:
 
 def _zero(dtype: str) -> Const:
     kind = dtype_of(dtype).kind
-    return Const({"float": 0.0, "int": 0, "bool": False}[kind], dtype)
+    return Const({"float": 0.0, "storage": 0.0, "int": 0, "bool": False}[kind], dtype)
