@@ -11,6 +11,10 @@ The whole grammar:
          | Exchange(buffer, indices, value, mask)   GPU: buffer[indices] = what thread `this ^ mask` has
                                                as `value`; all threads of the warp come here together
          | Mma(acc, at, a, a_at, b, b_at)      GPU: a warp multiplies matrices, 16x8 += 16x8 * 8x8; see Mma
+         | StartCopy(buffer, indices, value)   GPU: a Store that happens later; value is a Load, or a
+                                               Select of a Load and 0
+         | CommitCopies()                      GPU: the copies a thread has started are one group
+         | WaitForCopies(pending)              GPU: all groups but the last `pending` have happened
 
     LoopProgram(name, params, buffers, body)
 
@@ -170,7 +174,28 @@ class Mma:
         return ((self.a, self.a_at, 4), (self.b, self.b_at, 2), (self.acc, self.at, 4))
 
 
-Stmt = Union[Seq, For, Let, If, Store, Sync, Exchange, Mma]
+@dataclass(frozen=True, slots=True)
+class StartCopy:
+    """`buffer[indices] = value` from an argument to shared memory, until WaitForCopies at the latest."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCopies:
+    """Ends a group of copies; it may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForCopies:
+    """The thread's copies have happened, but for its last `pending` groups; a Sync shows them to others."""
+
+    pending: int
+
+
+Stmt = Union[Seq, For, Let, If, Store, Sync, Exchange, Mma, StartCopy, CommitCopies, WaitForCopies]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +235,7 @@ def sub_stmts(s: Stmt) -> tuple[Stmt, ...]:
             return (body,)
         case If(_, then, orelse):
             return (then,) if orelse is None else (then, orelse)
-        case Store() | Sync() | Exchange() | Mma():
+        case Store() | Sync() | Exchange() | Mma() | StartCopy() | CommitCopies() | WaitForCopies():
             return ()
 
 
@@ -239,5 +264,7 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
         case Mma(acc, at, a, a_at, b, b_at):
             at, a_at, b_at = (tuple(map(fn, x)) for x in (at, a_at, b_at))
             return Mma(acc, at, a, a_at, b, b_at)
-        case Sync():
+        case StartCopy(buffer, indices, value):
+            return StartCopy(buffer, tuple(fn(i) for i in indices), fn(value))
+        case Sync() | CommitCopies() | WaitForCopies():
             return s

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from seer.ir.dag import expr_text
 from seer.ir.loops import (
     Buffer,
+    CommitCopies,
     Exchange,
     For,
     If,
@@ -16,9 +17,11 @@ from seer.ir.loops import (
     Mma,
     Scope,
     Seq,
+    StartCopy,
     Stmt,
     Store,
     Sync,
+    WaitForCopies,
 )
 
 _SHORT = {
@@ -74,6 +77,12 @@ def print_stmt(s: Stmt) -> Iterator[str]:
         case Mma():
             a, b, acc = (f"{x.name}[{', '.join(map(expr_text, at))}]" for x, at, _ in s.parts)
             yield f"{acc} += {a} x {b}"
+        case StartCopy(buffer, indices, value):
+            yield f"{buffer.name}[{', '.join(map(expr_text, indices))}] = later {expr_text(value)}"
+        case CommitCopies():
+            yield "commit copies"
+        case WaitForCopies(pending):
+            yield f"wait for copies but {pending}"
         case Sync():
             yield "sync"
 

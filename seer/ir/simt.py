@@ -19,6 +19,7 @@ from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Select,
 from seer.ir.interp import BINARY, CALLS, COMPARE, argument, number
 from seer.ir.loops import (
     Buffer,
+    CommitCopies,
     Exchange,
     For,
     If,
@@ -28,9 +29,11 @@ from seer.ir.loops import (
     Mma,
     Scope,
     Seq,
+    StartCopy,
     Stmt,
     Store,
     Sync,
+    WaitForCopies,
     walk_stmts,
 )
 
@@ -38,6 +41,7 @@ WARP = 32
 _NOBODY, _MANY = -1, -2
 
 Env = dict[str, Any]
+_Copy = tuple[Buffer, np.ndarray, Any, np.ndarray]  # to, where, what, of which lanes
 
 
 def run_gpu_program(program: LoopProgram, arrays: Mapping[str, np.ndarray]) -> None:
@@ -77,6 +81,9 @@ class _Grid:
         self.writer = {b: np.full(self.memory[b].size, _NOBODY) for b in shared}
         self.reader = {b: np.full(self.memory[b].size, _NOBODY) for b in shared}
 
+        self.started: list[_Copy] = []
+        self.groups: list[list[_Copy]] = []
+
     def run_program(self) -> None:
         self.run(self.program.body, {}, np.ones(self.n, bool))
 
@@ -110,6 +117,17 @@ class _Grid:
                 self._exchange(buffer, self._at(buffer, indices, env, mask), value, other, env, mask)
             case Mma():
                 self._mma(s, env, mask)
+            case StartCopy(buffer, indices, value):
+                at = self._at(buffer, indices, env, mask)
+                self._check_alone(buffer, at[mask], mask, self.reader[buffer])
+                self.started.append((buffer, at, self.value(value, env, mask), mask))
+            case CommitCopies():
+                self.groups.append(self.started)
+                self.started = []
+            case WaitForCopies(pending):
+                while len(self.groups) > pending:
+                    for buffer, at, copied, lanes in self.groups.pop(0):
+                        self._store(buffer, at, copied, lanes)
             case Sync():
                 self._sync(mask)
 

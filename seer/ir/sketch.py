@@ -121,6 +121,8 @@ class Bind:
         threads: the param, or None for a fixed number, likewise `items` and `rows`.
         warps: the params of how many warps lie along the rows and along the columns.
         staged: the tensors that may go through shared memory.
+        stages: the param of how many pieces of each are in shared memory at once, all but one of
+            them being copied while one is used; None for one.
     """
 
     pattern: str
@@ -129,11 +131,12 @@ class Bind:
     rows: str | None = None
     warps: tuple[str, ...] = ()
     staged: tuple[Staged, ...] = ()
+    stages: str | None = None
 
     @property
     def params(self) -> tuple[str, ...]:
         """The names of all params."""
-        named = (p for p in (self.threads, self.items, self.rows) if p)
+        named = (p for p in (self.threads, self.items, self.rows, self.stages) if p)
         return (*named, *self.warps, *(s.param for s in self.staged))
 
 

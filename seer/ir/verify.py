@@ -25,6 +25,7 @@ from seer.ir.expr import (
 )
 from seer.ir.loops import (
     Buffer,
+    CommitCopies,
     Exchange,
     For,
     If,
@@ -34,9 +35,11 @@ from seer.ir.loops import (
     Mma,
     Scope,
     Seq,
+    StartCopy,
     Stmt,
     Store,
     Sync,
+    WaitForCopies,
 )
 from seer.ir.simplify import Range, affine, bounds
 from seer.ir.sketch import Nest, Sketch
@@ -167,6 +170,16 @@ class _Checker:
                 self._if(s, place)
             case Store():
                 self._store(s, place)
+            case StartCopy(buffer, indices, value):
+                loaded = value.a if isinstance(value, Select) else value
+                _require(
+                    isinstance(loaded, Load) and loaded.buffer.scope is Scope.ARG,
+                    lambda: f"a copy of {expr_text(value)}, which is no argument",
+                )
+                _require(buffer.scope is Scope.BLOCK_SHARED, lambda: f"a copy into {buffer!r}")
+                self._store(Store(buffer, indices, value), place)
+            case CommitCopies() | WaitForCopies():
+                _require(place.thread is not None, lambda: "copies outside a thread loop")
             case Sync():
                 self._meets("sync", place)
             case Exchange(buffer, indices, value, mask):

@@ -17,6 +17,8 @@ Built = tuple[Nest, tuple[Param, ...]]
 
 UNROLL_CHOICES = (0, 16, 64, 512, 1024)  # Ansor's auto_unroll_max_step for GPUs
 THREADS = (32, 64, 128, 256, 512, 1024)
+STAGES = (1, 2, 3, 4)
+COPIES_AHEAD = 80  # the compute capability that has cp.async
 ITEMS = (1, 2, 4, 8)
 # The largest trip counts that are drawn: virtual threads, threads, two levels of registers.
 MOST_SPATIAL = (8, 256, 8, 8)
@@ -55,8 +57,17 @@ def tiled(dag: ComputeDAG, stage: str, target: Target) -> Built:
         params.append(param)
     unroll = Param(f"{stage}.unroll", "unroll", choices=UNROLL_CHOICES)
     params.append(unroll)
-    bind = Bind("tiled", staged=tuple(staged))
+    stages = _stages(stage, target) if staged else None
+    params += [stages] if stages else []
+    bind = Bind("tiled", staged=tuple(staged), stages=stages.name if stages else None)
     return Nest(stage, tuple(splits), tuple(groups), 3, unroll=unroll.name, bind=bind), tuple(params)
+
+
+def _stages(stage: str, target: Target) -> Param | None:
+    """How many pieces are in shared memory at once, where copies can be started ahead."""
+    if target.gpu is None or target.gpu.capability < COPIES_AHEAD:
+        return None
+    return Param(f"{stage}.stages", "choice", choices=STAGES)
 
 
 def _split(stage: str, axis: Axis, most: tuple[int, ...]) -> tuple[Split, list[Param]]:
@@ -88,7 +99,9 @@ def tensor_tiled(dag: ComputeDAG, stage: str, target: Target) -> Built:
     warps = [Param(f"{stage}.warps.{n}", "choice", choices=(1, 2, 4, 8)) for n in ("rows", "columns")]
     unroll = Param(f"{stage}.unroll", "unroll", choices=(0, 64, 512))
     groups = (tuple(Loop(a.name, 0) for a in op.axes), tuple(Loop(a.name, 0) for a in op.reduce_axes), ())
-    bind = Bind("mma", warps=tuple(p.name for p in warps))
+    stages = _stages(stage, target)
+    warps += [stages] if stages else []
+    bind = Bind("mma", warps=(warps[0].name, warps[1].name), stages=stages.name if stages else None)
     nest = Nest(stage, tuple(splits), groups, 1, unroll=unroll.name, bind=bind)
     return nest, (*params, *warps, unroll)
 

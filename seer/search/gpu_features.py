@@ -66,6 +66,7 @@ def _grid(v: GpuNest) -> list[np.ndarray]:
         _log(v.row_threads) if v.pattern in ("rows", "flat") else np.zeros(v.count),
         _log(v.rows_per_block),
         _log(v.items),
+        _log(v.stages),
     ]
 
 

@@ -93,6 +93,11 @@ class GpuNest:
         return self.column(self.nest.bind.items if self.nest.bind else None, 1)
 
     @cached_property
+    def stages(self) -> np.ndarray:
+        """Pieces of each tensor in shared memory at once."""
+        return self.column(self.nest.bind.stages if self.nest.bind else None, 1)
+
+    @cached_property
     def threads(self) -> np.ndarray:
         """Threads of a block."""
         if self.pattern == "mma":
@@ -179,7 +184,7 @@ class GpuNest:
                 n = self.ones()
                 for d in dims:
                     n = n * d.extent(self.covered)
-                size = n * dtype_of(self.sketch.dag.tensor(tensor).dtype).size_bytes
+                size = n * dtype_of(self.sketch.dag.tensor(tensor).dtype).size_bytes * self.stages
                 out += np.where(choice > 0, _aligned(size), 0)
         if self.pattern == "mma":
             for r in (self.roles.a, self.roles.b):
@@ -189,7 +194,7 @@ class GpuNest:
                 n = self.ones()
                 for e in extents:
                     n = n * e
-                out += _aligned(n * 4)
+                out += _aligned(n * 4 * self.stages)
         if self.pattern == "rows":
             exchanges = self.is_near & (self.threads % WARP == 0)
             for s in self.reductions:

@@ -6,6 +6,7 @@ from seer.codegen.cuda.intrinsics import device_prelude
 
 _ALWAYS = ("seer_load4", "seer_store4", "seer_make4", "seer_fma", "seer_shuffle_xor")
 _NARROW = ("seer_half_to_float", "seer_float_to_half", "seer_bf16_to_float", "seer_float_to_bf16")
+_COPIES = (*(f"seer_cp_async_{n}" for n in ("4", "16", "4_or_zero", "16_or_zero", "commit", "wait")),)
 _MATRICES = ("seer_float_to_tf32", "seer_mma_m16n8k8_tf32")
 
 _MATH = r"""
@@ -51,12 +52,14 @@ __device__ __forceinline__ void seer_mma_3xtf32(
 """.lstrip()
 
 
-def prelude(has_narrow: bool = False, has_matrices: bool = False) -> str:
+def prelude(has_narrow: bool = False, has_matrices: bool = False, has_copies: bool = False) -> str:
     """The start of a source: what its kernels may call.
 
     Args:
         has_narrow: whether 16-bit floats are converted.
         has_matrices: whether warps multiply matrices.
+        has_copies: whether copies to shared memory are started ahead.
     """
     names = [*_ALWAYS, *(_NARROW if has_narrow else ()), *(_MATRICES if has_matrices else ())]
+    names += _COPIES if has_copies else ()
     return device_prelude(names) + _MATH + (_MATRIX_PRODUCT if has_matrices else "")

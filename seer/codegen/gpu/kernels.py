@@ -14,7 +14,18 @@ from seer.codegen.gpu.rows import lower_rows
 from seer.codegen.gpu.tiled import lower_tiled
 from seer.codegen.lower.context import Context, Place
 from seer.ir.expr import Expr, Load, walk
-from seer.ir.loops import Buffer, Exchange, LoopProgram, Mma, Scope, Stmt, Store, map_exprs, walk_stmts
+from seer.ir.loops import (
+    Buffer,
+    Exchange,
+    LoopProgram,
+    Mma,
+    Scope,
+    StartCopy,
+    Stmt,
+    Store,
+    map_exprs,
+    walk_stmts,
+)
 from seer.ir.sketch import Nest, Sketch
 from seer.ir.tensor import Placeholder
 from seer.runtime.target import Target
@@ -97,7 +108,7 @@ def _buffers(body: Stmt) -> dict[Buffer, None]:
         return e
 
     for s in walk_stmts(body):
-        if isinstance(s, Store | Exchange):
+        if isinstance(s, Store | Exchange | StartCopy):
             found[s.buffer] = None
         if isinstance(s, Mma):
             found.update((b, None) for b, _, _ in s.parts)

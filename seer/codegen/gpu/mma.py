@@ -13,9 +13,11 @@ convolution are its pixels. float32 stays float32: each multiplication is three 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seer.codegen.gpu.common import Lets, grid, guarded, store_finished, take_apart, unrolled, wrap
+from seer.codegen.gpu.common import Lets, grid, guarded, param, store_finished, take_apart, unrolled, wrap
+from seer.codegen.gpu.pipeline import pipeline
 from seer.codegen.gpu.staged import StagedCopy, staged_dims
 from seer.codegen.gpu.tiled import zero_padded_axes
 from seer.codegen.lower.context import Context
@@ -89,8 +91,9 @@ class MmaLowering:
             -(-self.size[1] // (COLUMNS * self.warps[1])),
         )
         reduced = {roles.terms, *roles.other_terms}
+        self.stages = param(ctx, nest.bind.stages, 1)
         self.copies = [
-            StagedCopy(ctx, nest.stage, r.tensor, reduced, 1, self.tile, is_padded=True)
+            StagedCopy(ctx, nest.stage, r.tensor, reduced, 1, self.tile, True, self.stages)
             for r in (roles.a, roles.b)
         ]
         self.acc = self._registers(nest.stage, (*self.pieces, 4))
@@ -145,6 +148,8 @@ class MmaLowering:
     def _blocks_of_terms(self) -> Stmt:
         ctx = self.ctx
         reduced = [*self.roles.other_terms, self.roles.terms]
+        if self.stages > 1:
+            return self._pipelined(reduced)
         opened: list[tuple[Var, int]] = []
         for a in reduced:
             var = ctx.fresh(f"{a}0", self.trips[a])
@@ -159,6 +164,29 @@ class MmaLowering:
         for var, n in reversed(opened):
             body = For(var.name, as_expr(n), LoopKind.SERIAL, body)
         return body
+
+    def _pipelined(self, reduced: list[str]) -> Stmt:
+        """The same with copies started ahead."""
+
+        def enter(coordinates: Sequence[Expr]) -> dict[str, Expr]:
+            for a, v in zip(reduced, coordinates, strict=True):
+                self.start[a] = v * self.tile[a]
+            return self.start
+
+        def compute(coordinates: Sequence[Expr]) -> Stmt:
+            enter(coordinates)
+            return self._terms()
+
+        blocks = [(f"{a}0", self.trips[a]) for a in reduced]
+        return pipeline(
+            self.ctx,
+            blocks,
+            self.copies,
+            self.stages,
+            enter,
+            lambda c: c.copy(self.thread, self.threads, {}),
+            compute,
+        )
 
     def _terms(self) -> Stmt:
         """The terms of a block of the reduction, eight at a time."""
