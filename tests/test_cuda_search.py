@@ -136,3 +136,11 @@ def test_tiles_pay_in_the_prior() -> None:
     assert peak_s < tiled_s < 3 * peak_s < untiled_s
     faster = Target.parse("cuda -arch=sm_90")
     assert predicted_seconds(sketch, rows[1:], faster)[0] < tiled_s
+
+
+def test_exact_tasks_do_without_tensor_cores() -> None:
+    dag = matmul(64, 64, 64)
+    assert any("mma" in s.key for s in generate_sketches(dag, CUDA))
+    assert not any("mma" in s.key for s in generate_sketches(dag, CUDA, exact=True))
+    older = Target.parse("cuda -arch=sm_75")
+    assert not any("mma" in s.key for s in generate_sketches(dag, older))
