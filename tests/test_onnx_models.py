@@ -12,10 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from op_cases import CASES, single
+
 import seer
 from benchmarks.cases import parse
 from benchmarks.onnx_models import OnnxModel, supported, to_onnx
-from op_cases import CASES, single
 from seer.cli import random_inputs
 from seer.graph import reference
 from seer.graph.registry import op_names
