@@ -32,7 +32,7 @@ def bytes_of(graph: seer.Graph) -> int:
     for v in values:
         if v.node.op == "constant":
             moved |= set() if v in looked_up and v not in read else {v}
-        elif v.node.op in _LOOKUPS or v.node.op == "input" or op_def(v.node.op).fusion in ("anchor", "reduction"):
+        elif v.node.op in (*_LOOKUPS, "input") or op_def(v.node.op).fusion in ("anchor", "reduction"):
             moved.add(v)
     return sum(math.prod(v.shape) * dtype(v.dtype).size_bytes for v in moved)
 
