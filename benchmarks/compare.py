@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from benchmarks.engines import Run
 from benchmarks.peers import PEERS
 from benchmarks.report import Row
 from benchmarks.roofline import measure
+
+
+def checked(runs: Mapping[str, Run], expected: Sequence[np.ndarray], case: str) -> dict[str, Run]:
+    """The systems that compute what NumPy does; a peer that does not is left out with a notice.
+
+    Raises:
+        SystemExit: if it is seer that does not.
+    """
+    out = {}
+    for name, run in runs.items():
+        if run.check(expected):
+            out[name] = run
+        elif name in PEERS:
+            print(f"{case}: {name} computes something else than NumPy: skipped", file=sys.stderr)
+        else:
+            raise SystemExit(f"{case}: {name} computes something else than NumPy")
+    return out
 
 
 def rows_of(

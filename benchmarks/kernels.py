@@ -23,8 +23,9 @@ import numpy as np
 
 import seer
 from benchmarks.cases import DEFAULTS, Case, parse
-from benchmarks.compare import rows_of, summary
-from benchmarks.peers import PEERS, Modules, Run
+from benchmarks.compare import checked, rows_of, summary
+from benchmarks.engines import Run
+from benchmarks.peers import PEERS, Modules
 from benchmarks.report import Row, table, write_json
 from benchmarks.work import bytes_of
 from seer.runtime.timing import medians
@@ -88,10 +89,7 @@ def run_case(case: Case, threads: int, args: argparse.Namespace, peers: Modules)
     runs = {k: Run(functools.partial(_call, m, case.feed), lambda out: [out]) for k, m in models.items()}
     runs["numpy"] = Run(case.numpy, lambda out: [out])
     runs |= peers.runs(case.graph, case.feed, threads, case.torch)
-    expected = [case.numpy()]
-    for name, run in runs.items():
-        if not run.check(expected):
-            raise SystemExit(f"{case.name}: {name} computes something else than NumPy")
+    runs = checked(runs, [case.numpy()], case.name)
     times = medians({name: run.call for name, run in runs.items()})
     rows = rows_of(times, case.flop, bytes_of(case.graph), threads, {"case": case.name})
     for row in rows:

@@ -18,30 +18,11 @@ from typing import Any
 import numpy as np
 
 import seer
+from benchmarks.engines import Run, onnxruntime_run, openvino_run
 from benchmarks.onnx_models import OnnxModel, to_onnx
 from benchmarks.torch_models import program_of, torch_runner
 
 PEERS = ("torch", "onnxruntime", "openvino")
-
-Arrays = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A system ready to run one model on one set of inputs.
-
-    Attributes:
-        call: runs it once.
-        outputs: what `call` returned as arrays in the graph's order; not timed.
-    """
-
-    call: Callable[[], Any]
-    outputs: Callable[[Any], Sequence[np.ndarray]]
-
-    def check(self, expected: Sequence[np.ndarray]) -> bool:
-        """Whether it computes all the expected outputs."""
-        found = self.outputs(self.call())
-        return len(found) == len(expected) and all(map(close, found, expected))
 
 
 @dataclass
@@ -62,7 +43,11 @@ class Modules:
         limit_threads(threads, self.found.get("torch"))
 
     def runs(
-        self, graph: seer.Graph, feed: Arrays, threads: int, torch_form: Callable[[Any], Any] | None = None
+        self,
+        graph: seer.Graph,
+        feed: Mapping[str, np.ndarray],
+        threads: int,
+        torch_form: Callable[[Any], Any] | None = None,
     ) -> dict[str, Run]:
         """Each peer ready to run a graph; one that cannot is left out with a notice.
 
@@ -86,7 +71,7 @@ class Modules:
                     continue
                 models = models or onnx_forms(graph)
                 make = onnxruntime_run if name == "onnxruntime" else openvino_run
-                out[name] = fastest([make(module, m, m.feed(feed), threads) for m in models])
+                out[name] = fastest([make(module, m.data, m.feed(feed), threads, m.outputs) for m in models])
             except Exception as e:  # whatever a peer raises, the others can still be compared
                 print(f"{graph.name}: {name} is skipped: {type(e).__name__}: {e}", file=sys.stderr)
         return out
@@ -112,80 +97,6 @@ def fastest(runs: Sequence[Run], calls: int = 5) -> Run:
         return statistics.median(times)
 
     return runs[0] if len(runs) == 1 else min(runs, key=seconds)
-
-
-def onnxruntime_run(ort: Any, model: OnnxModel | str, feed: Arrays, threads: int) -> Run:
-    """A session of onnxruntime on CPUs, bound to its inputs and outputs.
-
-    Its threads spin between the operators of a run, as they do by default: without, it would be slower
-    than it can be. They stop within 20 ms of a run, and `medians` pauses longer before the next turn.
-    """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3
-    source = model if isinstance(model, str) else model.data
-    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    kept = {k: ort.OrtValue.ortvalue_from_numpy(a) for k, a in feed.items()}
-    for name, value in kept.items():
-        binding.bind_ortvalue_input(name, value)
-    for output in session.get_outputs():
-        shape = [int(n) for n in output.shape]
-        dtype = _ORT_DTYPES[output.type]
-        binding.bind_ortvalue_output(output.name, ort.OrtValue.ortvalue_from_numpy(np.empty(shape, dtype)))
-
-    def call() -> None:
-        session.run_with_iobinding(binding)
-
-    def outputs(_: Any, _kept: Any = kept) -> list[np.ndarray]:
-        return _in_order(model, [v.numpy() for v in binding.get_outputs()])
-
-    return Run(call, outputs)
-
-
-_ORT_DTYPES = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
-    "tensor(bool)": "bool",
-}
-
-
-def openvino_run(ov: Any, model: OnnxModel | str, feed: Arrays, threads: int) -> Run:
-    """A request of OpenVINO, compiled for latency in float32 (else it may round to bfloat16 by itself).
-
-    Its threads are not pinned: on a machine that others share, a pinned one waits for its core.
-    """
-    core = ov.Core()
-    source = model if isinstance(model, str) else model.data
-    config = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
-        "ENABLE_CPU_PINNING": False,
-    }
-    compiled = core.compile_model(core.read_model(source), "CPU", config)
-    request = compiled.create_infer_request()
-    kept = {k: ov.Tensor(a, shared_memory=True) for k, a in feed.items()}
-    for name, tensor in kept.items():
-        request.set_tensor(name, tensor)
-    n = len(compiled.outputs)
-
-    def call() -> None:
-        request.infer({}, share_inputs=True, share_outputs=True)
-
-    def outputs(_: Any, _kept: Any = kept) -> list[np.ndarray]:
-        return _in_order(model, [np.array(request.get_output_tensor(k).data) for k in range(n)])
-
-    return Run(call, outputs)
-
-
-def _in_order(model: OnnxModel | str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return list(arrays) if isinstance(model, str) else model.outputs(arrays)
 
 
 def _torch_outputs(out: Any) -> list[np.ndarray]:
@@ -214,11 +125,3 @@ def limit_threads(threads: int, torch: Any = None) -> None:
     threadpool_limits(threads, "blas")
     if torch is not None:
         torch.set_num_threads(threads)
-
-
-def close(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-4) -> bool:
-    """Whether two results agree by norm; bfloat16 or TF32 anywhere inside would not."""
-    if a.shape != b.shape:
-        return False
-    scale = float(np.linalg.norm(b)) or 1.0
-    return float(np.linalg.norm(np.asarray(a, np.float64) - b)) <= tolerance * scale

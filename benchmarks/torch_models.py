@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import seer
-from seer.graph.passes.fold_batch_norm import fold_batch_norm
+if TYPE_CHECKING:  # running a program needs nothing of seer
+    import seer
 
 # Plain data, so that torch can save it: weights by name, steps (name, operator, inputs, attributes),
 # and the names of the outputs.
@@ -17,6 +17,8 @@ Program = dict[str, Any]
 
 def program_of(torch: Any, graph: seer.Graph) -> Program:
     """What to run; weights are prepared ahead, batch_norm is folded as seer does."""
+    from seer.graph.passes.fold_batch_norm import fold_batch_norm
+
     folded = fold_batch_norm(graph)
     weights: dict[str, Any] = {}
     steps: list[tuple[str, str, list[str], dict[str, Any]]] = []
@@ -26,7 +28,7 @@ def program_of(torch: Any, graph: seer.Graph) -> Program:
             weights[v.name] = _best_layout(torch, torch.from_numpy(np.array(node.attrs["value"])))
         elif node.op != "input":
             if node.op not in _OPS:
-                raise seer.errors.UserError(f"{node.op} ({v.name}) has no torch form here")
+                raise NotImplementedError(f"{node.op} ({v.name}) has no torch form here")
             steps.append((v.name, node.op, [i.name for i in node.inputs], dict(node.attrs)))
     return {"weights": weights, "steps": steps, "outputs": [v.name for v in folded.outputs]}
 
