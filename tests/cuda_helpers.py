@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from seer.codegen.gpu import LoweredKernels, lower_gpu
+from seer.dtypes import is_float, numpy_dtype
 from seer.ir.dag import ComputeDAG
 from seer.ir.interp import eval_dag
 from seer.ir.simt import run_gpu_program
@@ -21,9 +22,9 @@ def run_lowered(lowered: LoweredKernels, inputs: dict[str, np.ndarray]) -> np.nd
     """The output of all kernels, one after another; scratch starts as NaN."""
     arrays = dict(inputs)
     for b in lowered.scratch:
-        arrays[b.name] = np.full(b.shape, np.nan if b.dtype.startswith("float") else 77, b.dtype)
+        arrays[b.name] = np.full(b.shape, np.nan if is_float(b.dtype) else 77, numpy_dtype(b.dtype))
     out = lowered.args[-1]
-    arrays[out.name] = np.zeros(out.shape, out.dtype)
+    arrays[out.name] = np.zeros(out.shape, numpy_dtype(out.dtype))
     for program in lowered.programs:
         verify_program(program)
         run_gpu_program(program, arrays)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Select, Unary, Var, variables, walk
+from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Select, Unary, Var, children, variables
 from seer.ir.loops import For, If, Let, LoopKind, LoopProgram, Seq, Stmt, Store
 
 Env = dict[str, Any]
@@ -130,9 +130,15 @@ def flop_of(program: LoopProgram) -> int:
     total = 0
     for s in sites(program):
         runs = math.prod(x.trips for x in s.levels)
-        for e in walk(s.store.value):
-            if isinstance(e, Call) and e.name == "fma":
-                total += 2 * runs
-            elif isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float"):
-                total += runs
+        total += runs * _operations(s.store.value)
     return total
+
+
+def _operations(e: Expr) -> int:
+    """Of the sides of a choice only one is needed: the dearer one counts."""
+    if isinstance(e, Select):
+        return _operations(e.cond) + max(_operations(e.a), _operations(e.b))
+    inside = sum(map(_operations, children(e)))
+    if isinstance(e, Call) and e.name == "fma":
+        return inside + 2
+    return inside + (isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float"))

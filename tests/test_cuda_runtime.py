@@ -6,30 +6,37 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from cuda_cases import dense, split_dense
+from programs import matmul
 
-from seer.codegen.cuda.artifact import CudaKernel, cuda_kernel
+from seer.codegen.cuda.module import CudaModule, Launch
 from seer.codegen.model_plan import plan_model
-from seer.errors import BuildError, MeasureError, TargetError, UserError
+from seer.errors import BuildError, MeasureError, ScheduleError, TargetError, UserError
 from seer.graph.graph import Graph
 from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.graph.reference import run
+from seer.ir.sketch import Sketch
 from seer.runtime.cuda import driver
+from seer.runtime.cuda.build import check_registers
 from seer.runtime.cuda.device import Device
 from seer.runtime.cuda.driver import PycudaDevice, why_unavailable
 from seer.runtime.cuda.emulated import EmulatedDevice, SimulatedClock
 from seer.runtime.cuda.loaded import LoadedKernel
-from seer.runtime.cuda.measure import CudaRunner
+from seer.runtime.cuda.measure import CudaMeasurer
 from seer.runtime.cuda.model import CudaModel
+from seer.runtime.cuda.runner import CudaRunner
 from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.cuda.trial import CudaBench
 from seer.runtime.emulate import compiler
+from seer.runtime.nvrtc import Cubin, KernelUsage
 from seer.runtime.trial import CheckError
+from seer.search.builders import naive_sketch
 
 try:
     compiler.compiler()
@@ -56,7 +63,7 @@ def test_memory_of_a_device(device: Device) -> None:
 
 
 @pytest.mark.parametrize("candidate", [dense("c", M, N, K), split_dense("c", M, N, K)], ids=["one", "three"])
-def test_a_right_candidate_is_timed(device: Device, candidate: CudaKernel) -> None:
+def test_a_right_candidate_is_timed(device: Device, candidate: CudaModule) -> None:
     bench = CudaBench(device, dense("naive", M, N, K), seed=0)
     times = bench.measure(candidate, math.inf)
     assert len(times) >= 5 and all(0 < t < 1e-3 for t in times)
@@ -101,23 +108,15 @@ def test_scratch_buffers_share_memory_by_lifetime() -> None:
     kernel = split_dense("c", 100, 10, 4)
     assert kernel.scratch_plan().offsets[:2] in ((0, 4096), (4096, 0))
     assert kernel.scratch_size() == 3 * 4096  # `both` is written while the halves are read
-    chain = CudaKernel(
-        "chain",
-        kernel.args,
-        kernel.source,
-        tuple(
-            SimpleNamespace(name="f", grid=(1, 1, 1), block=(1, 1, 1), args=a, shared_bytes=0)  # type: ignore[misc]
-            for a in (("x", "low"), ("low", "high"), ("high", "both"), ("both", "y"))
-        ),
-        kernel.scratch,
-    )
+    steps = (("x", "low"), ("low", "high"), ("high", "both"), ("both", "y"))
+    chain = replace(kernel, launches=tuple(Launch("f", 1, 1, args) for args in steps))
     assert chain.scratch_size() == 2 * 4096
 
 
 def test_an_unknown_argument_is_a_build_error(device: Device) -> None:
     kernel = split_dense("c", M, N, K)
     with pytest.raises(BuildError, match="no argument 'low' for c_part"):
-        LoadedKernel(device, CudaKernel("c", kernel.args, kernel.source, kernel.launches))
+        LoadedKernel(device, replace(kernel, scratch=()))
 
 
 def test_the_simulated_clock_repeats() -> None:
@@ -128,20 +127,6 @@ def test_the_simulated_clock_repeats() -> None:
     assert first != [c(launch, 1000) for _ in range(5)]
     quiet = SimulatedClock(noise=0.0)
     assert quiet(launch, 1 << 30) > quiet(launch, 1 << 20)
-
-
-def test_a_module_of_the_generator_becomes_a_kernel(device: Device) -> None:
-    kernel = split_dense("c", M, N, K)
-    module = SimpleNamespace(
-        name="c",
-        args=kernel.args,
-        source=kernel.source,
-        launches=(SimpleNamespace(name="c_out", blocks=4, threads=32, args=("both", "y")),),
-        scratch=(SimpleNamespace(name="both", size_bytes=64),),
-    )
-    made = cuda_kernel(module)
-    assert made.launches[0].grid == (4, 1, 1) and made.launches[0].block == (32, 1, 1)
-    assert made.scratch_size() == 256
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +151,39 @@ def test_a_naive_schedule_that_fails_ends_the_measuring(runner: CudaRunner) -> N
     with pytest.raises(MeasureError, match="the naive schedule cannot be run"):
         runner.measure(dense("bad", M, N, K, plant=BAD["guard"]), dense("c", M, N, K), math.inf, 30.0)
     assert not runner.measure(dense("naive", M, N, K), dense("c", M, N, K), math.inf, 30.0).error
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_measurer_gives_results_in_order(devices: int) -> None:
+    naive = naive_sketch(matmul(M, N, K))
+    cases = ["", "wrong", "guard", "build", "lower", "crash", ""]
+
+    def generate(_: Sketch, row: np.ndarray) -> CudaModule:
+        case = cases[row[0]] if row.size else ""
+        if case == "lower":
+            raise ScheduleError("there is no such schedule")
+        return dense(f"c{'_'.join(map(str, row))}", M, N, K, plant=BAD.get(case, ("", "")))
+
+    candidates = [(naive, np.array([i])) for i in range(len(cases))]
+    with CudaMeasurer([DeviceSpec("emulated", seed=k) for k in range(devices)], generate) as m:
+        results = list(m.measure(naive, candidates, math.inf))
+        expected = ["", "wrong", "guard", "build", "lower", "guard", ""]  # emulated: a crash is found before
+        assert [r.error for r in results] == expected, results
+        assert all(r.build_s > 0 for r in results)
+        assert all((r.seconds < 1e-3) == r.ok for r in results)
+        good, bad = m.remeasure(naive, candidates[:2])
+        assert len(good.times) == 7 and min(good.times) <= good.seconds <= np.median(good.times)
+        assert bad.error == "wrong"
+        assert list(m.measure(naive, [], math.inf)) == []
+
+
+def test_more_registers_than_there_are_is_a_build_error() -> None:
+    kernel = dense("c", M, N, K)
+    usage = {"c_0": KernelUsage(registers=255, shared_bytes=0, local_bytes=0, spill_bytes=0)}
+    check_registers(kernel, Cubin(b"", "sm_80", usage, ""))
+    wide = replace(kernel, launches=(replace(kernel.launches[0], threads=512),))
+    with pytest.raises(BuildError, match="c_0: 512 threads of 255 registers need 131072"):
+        check_registers(wide, Cubin(b"", "sm_80", usage, ""))
 
 
 @pytest.mark.skipif(not why_unavailable(), reason="there is a CUDA device")

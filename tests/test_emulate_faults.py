@@ -330,3 +330,53 @@ def test_a_good_kernel_is_untouched_by_an_earlier_fault() -> None:
     y = np.zeros(32, np.float32)
     fault('extern "C" __global__ void k(float* y) { y[threadIdx.x] = 1; y[threadIdx.x - 1] = 2; }', "k", [y])
     assert (y == 0).all()
+
+
+def test_an_atomic_update_reads_what_it_updates() -> None:
+    source = """extern "C" __global__ void k(int* y) {
+  __shared__ int count;
+  if (threadIdx.x == 0) count = 0;
+  __syncthreads();
+  atomicAdd(&count, 2);
+  __syncthreads();
+  y[threadIdx.x] = count;
+}"""
+    y = np.zeros(32, np.int32)
+    for order in ("forward", "reverse", "random"):
+        emulate(source, "k", (1,), (32,), [y], order=order)
+        assert (y == 64).all()
+    e = fault(replace(source, "count = 0", ";"), "k", [y])
+    assert (e.fault, e.array, e.line) == ("unwritten read", "count", 5)
+    e = fault(replace(source, "atomicAdd(&count, 2);", "atomicAdd(&count, 2); count = 5;"), "k", [y])
+    assert (e.fault, e.array) == ("race", "count")
+    e = fault(replace(source, "atomicAdd(&count, 2);\n  __syncthreads();", "atomicAdd(&count, 2);"), "k", [y])
+    assert (e.fault, e.array) == ("race", "count")
+
+
+def test_unset_local_variables_do_not_look_like_zero() -> None:
+    source = """extern "C" __global__ void k(float* y, int n) {
+  float r[4];
+  for (int i = 0; i < n; ++i) r[i] = 1.0f;
+  y[threadIdx.x] = r[threadIdx.x % 4];
+}"""
+    y = np.zeros(32, np.float32)
+    emulate(source, "k", (1,), (32,), [y, 3])
+    assert (y[3::4] != 0).all() or "clang" in compiler.compiler()
+
+
+def test_an_array_is_as_large_as_each_instance_of_a_template_makes_it() -> None:
+    source = """template <int n> __device__ float turned(float x, int t) {
+  __shared__ float s[n];
+  if (t < n) s[t] = x;
+  __syncthreads();
+  float out = t < n ? s[n - 1 - t] : 0.0f;
+  __syncthreads();
+  return out;
+}
+extern "C" __global__ void k(float* y) {
+  y[threadIdx.x] = turned<32>(1.0f, threadIdx.x) + turned<16>(2.0f, threadIdx.x);
+}"""
+    y = np.zeros(32, np.float32)
+    for checked in (True, False):
+        emulate(source, "k", (1,), (32,), [y], checked=checked)
+        np.testing.assert_array_equal(y, np.where(np.arange(32) < 16, 3, 1))

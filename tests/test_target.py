@@ -35,7 +35,7 @@ def test_key_tells_machines_and_threads_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("metal", "unknown target kind 'metal'; seer has llvm"),
+        ("metal", "unknown target kind 'metal'; seer has cuda, llvm"),
         ("llvm -cpu=pentium", "unknown CPU 'pentium'"),
         ("llvm -threads=many", "whole number"),
         ("llvm -threads=0", "at least 1 thread"),

@@ -149,7 +149,9 @@ def _operations(e: Expr) -> int:
     """Floating-point operations of one evaluation; of the sides of a Select the dearer one."""
     if isinstance(e, Select):
         return _operations(e.cond) + max(_operations(e.a), _operations(e.b))
-    mine = isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float")
+    mine = int(isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float"))
+    if isinstance(e, Call) and e.name == "fma":
+        mine = 2
     return mine + sum(map(_operations, children(e)))
 
 

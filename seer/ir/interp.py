@@ -172,7 +172,8 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _number(value: float | int | bool, dtype: str) -> Any:
+def number(value: float | int | bool, dtype: str) -> Any:
+    """A literal as NumPy has it."""
     if is_narrow(dtype):
         return convert(np.float32(value), "float32", dtype)[()]
     return np.dtype(dtype).type(value)
@@ -189,7 +190,7 @@ def evaluate(e: Expr, env: Env, read: ReadElement, guarded: bool = False) -> Any
 
     match e:
         case Const(value, dtype):
-            return _number(value, dtype)
+            return number(value, dtype)
         case Var(name, dtype):
             return np.asarray(env[name], dtype)
         case Unary("neg", a):
@@ -355,7 +356,7 @@ class _Machine:
             case Select(cond, a, b):
                 return self.value(a if self.value(cond, env) else b, env)
             case Const(value, dtype):
-                return _number(value, dtype)
+                return number(value, dtype)
             case Var(name, _):
                 return env[name]
             case Unary("neg", a):

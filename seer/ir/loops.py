@@ -10,6 +10,11 @@ The whole grammar:
          | Sync()                              GPU: every thread of the block comes here before any goes on
          | Exchange(buffer, indices, value, mask)   GPU: buffer[indices] = what thread `this ^ mask` has
                                                as `value`; all threads of the warp come here together
+         | Mma(acc, at, a, a_at, b, b_at)      GPU: a warp multiplies matrices, 16x8 += 16x8 * 8x8; see Mma
+         | StartCopy(buffer, indices, value)   GPU: a Store that happens later; value is a Load, or a
+                                               Select of a Load and 0
+         | CommitCopies()                      GPU: the copies a thread has started are one group
+         | WaitForCopies(pending)              GPU: all groups but the last `pending` have happened
 
     LoopProgram(name, params, buffers, body)
 
@@ -145,7 +150,52 @@ class Exchange:
     mask: int
 
 
-Stmt = Union[Seq, For, Let, If, Store, Sync, Exchange]
+@dataclass(frozen=True, slots=True)
+class Mma:
+    """The 32 threads of a warp together: C (16, 8) += A (16, 8) * B (8, 8), float32, rounded in between.
+
+    Each thread holds parts of the matrices in the last dimension of REGISTER buffers; with g = its
+    number in the warp // 4 and q = that number % 4:
+        a[a_at, i] is A[g + 8 * (i % 2), q + 4 * (i // 2)]   i < 4
+        b[b_at, i] is B[q + 4 * i, g]                        i < 2
+        acc[at, i] is C[g + 8 * (i // 2), 2 * q + i % 2]     i < 4
+    """
+
+    acc: Buffer
+    at: tuple[Expr, ...]
+    a: Buffer
+    a_at: tuple[Expr, ...]
+    b: Buffer
+    b_at: tuple[Expr, ...]
+
+    @property
+    def parts(self) -> tuple[tuple[Buffer, tuple[Expr, ...], int], ...]:
+        """(buffer, indices but the last, extent of the last) of A, B and C."""
+        return ((self.a, self.a_at, 4), (self.b, self.b_at, 2), (self.acc, self.at, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class StartCopy:
+    """`buffer[indices] = value` from an argument to shared memory, until WaitForCopies at the latest."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCopies:
+    """Ends a group of copies; it may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForCopies:
+    """The thread's copies have happened, but for its last `pending` groups; a Sync shows them to others."""
+
+    pending: int
+
+
+Stmt = Union[Seq, For, Let, If, Store, Sync, Exchange, Mma, StartCopy, CommitCopies, WaitForCopies]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +235,7 @@ def sub_stmts(s: Stmt) -> tuple[Stmt, ...]:
             return (body,)
         case If(_, then, orelse):
             return (then,) if orelse is None else (then, orelse)
-        case Store() | Sync() | Exchange():
+        case Store() | Sync() | Exchange() | Mma() | StartCopy() | CommitCopies() | WaitForCopies():
             return ()
 
 
@@ -211,5 +261,10 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return Store(buffer, tuple(fn(i) for i in indices), fn(value))
         case Exchange(buffer, indices, value, mask):
             return Exchange(buffer, tuple(fn(i) for i in indices), fn(value), mask)
-        case Sync():
+        case Mma(acc, at, a, a_at, b, b_at):
+            at, a_at, b_at = (tuple(map(fn, x)) for x in (at, a_at, b_at))
+            return Mma(acc, at, a, a_at, b, b_at)
+        case StartCopy(buffer, indices, value):
+            return StartCopy(buffer, tuple(fn(i) for i in indices), fn(value))
+        case Sync() | CommitCopies() | WaitForCopies():
             return s

@@ -5,7 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seer.ir.dag import expr_text
-from seer.ir.loops import Buffer, Exchange, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store, Sync
+from seer.ir.loops import (
+    Buffer,
+    CommitCopies,
+    Exchange,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopProgram,
+    Mma,
+    Scope,
+    Seq,
+    StartCopy,
+    Stmt,
+    Store,
+    Sync,
+    WaitForCopies,
+)
 
 _SHORT = {
     "float32": "f32",
@@ -57,6 +74,15 @@ def print_stmt(s: Stmt) -> Iterator[str]:
         case Exchange(buffer, indices, value, mask):
             at = ", ".join(map(expr_text, indices))
             yield f"{buffer.name}[{at}] = {expr_text(value)} of thread ^ {mask}"
+        case Mma():
+            a, b, acc = (f"{x.name}[{', '.join(map(expr_text, at))}]" for x, at, _ in s.parts)
+            yield f"{acc} += {a} x {b}"
+        case StartCopy(buffer, indices, value):
+            yield f"{buffer.name}[{', '.join(map(expr_text, indices))}] = later {expr_text(value)}"
+        case CommitCopies():
+            yield "commit copies"
+        case WaitForCopies(pending):
+            yield f"wait for copies but {pending}"
         case Sync():
             yield "sync"
 

@@ -8,27 +8,32 @@ one wrote (or to write what another one touched) without a Sync in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from seer.dtypes import convert, numpy_dtype
 from seer.errors import VerifyError
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Select, Unary, Var
-from seer.ir.interp import BINARY, CALLS, COMPARE, argument
+from seer.ir.interp import BINARY, CALLS, COMPARE, argument, number
 from seer.ir.loops import (
     Buffer,
+    CommitCopies,
     Exchange,
     For,
     If,
     Let,
     LoopKind,
     LoopProgram,
+    Mma,
     Scope,
     Seq,
+    StartCopy,
     Stmt,
     Store,
     Sync,
+    WaitForCopies,
     walk_stmts,
 )
 
@@ -36,6 +41,7 @@ WARP = 32
 _NOBODY, _MANY = -1, -2
 
 Env = dict[str, Any]
+_Copy = tuple[Buffer, np.ndarray, Any, np.ndarray]  # to, where, what, of which lanes
 
 
 def run_gpu_program(program: LoopProgram, arrays: Mapping[str, np.ndarray]) -> None:
@@ -69,11 +75,14 @@ class _Grid:
         self.written[self.out] = np.zeros(self.memory[self.out].size, bool)
         for b in program.buffers:
             copies = self.blocks if b.scope is Scope.BLOCK_SHARED else self.n
-            self.memory[b] = np.zeros((copies * b.num_elements), b.dtype)
+            self.memory[b] = np.zeros(copies * b.num_elements, numpy_dtype(b.dtype))
             self.written[b] = np.zeros(copies * b.num_elements, bool)
         shared = [b for b in program.buffers if b.scope is Scope.BLOCK_SHARED]
         self.writer = {b: np.full(self.memory[b].size, _NOBODY) for b in shared}
         self.reader = {b: np.full(self.memory[b].size, _NOBODY) for b in shared}
+
+        self.started: list[_Copy] = []
+        self.groups: list[list[_Copy]] = []
 
     def run_program(self) -> None:
         self.run(self.program.body, {}, np.ones(self.n, bool))
@@ -106,6 +115,19 @@ class _Grid:
                 self._store(buffer, self._at(buffer, indices, env, mask), self.value(value, env, mask), mask)
             case Exchange(buffer, indices, value, other):
                 self._exchange(buffer, self._at(buffer, indices, env, mask), value, other, env, mask)
+            case Mma():
+                self._mma(s, env, mask)
+            case StartCopy(buffer, indices, value):
+                at = self._at(buffer, indices, env, mask)
+                self._check_alone(buffer, at[mask], mask, self.reader[buffer])
+                self.started.append((buffer, at, self.value(value, env, mask), mask))
+            case CommitCopies():
+                self.groups.append(self.started)
+                self.started = []
+            case WaitForCopies(pending):
+                while len(self.groups) > pending:
+                    for buffer, at, copied, lanes in self.groups.pop(0):
+                        self._store(buffer, at, copied, lanes)
             case Sync():
                 self._sync(mask)
 
@@ -128,6 +150,30 @@ class _Grid:
             raise VerifyError(f"exchange: thread {int(self.thread[alone][0])} has no partner")
         mine = np.broadcast_to(self.value(value, env, mask), (self.n,))
         self._store(buffer, at, mine[np.minimum(partner, self.n - 1)], mask)
+
+    def _mma(self, s: Mma, env: Env, mask: np.ndarray) -> None:
+        """Every warp's matrices, put together from the fragments of its lanes."""
+        whole = mask.reshape(-1, WARP)
+        if self.threads % WARP or (whole.all(axis=1) != whole.any(axis=1)).any():
+            raise VerifyError("mma: not every thread of a warp comes")
+        lane = np.arange(WARP)
+        g, q = lane // 4, lane % 4
+        a, b, c = (np.zeros((len(whole), *shape)) for shape in ((16, 8), (8, 8), (16, 8)))
+        places: tuple[tuple[np.ndarray, Callable[[int], tuple[np.ndarray, np.ndarray]]], ...] = (
+            (a, lambda i: (g + 8 * (i % 2), q + 4 * (i // 2))),
+            (b, lambda i: (q + 4 * i, g)),
+            (c, lambda i: (g + 8 * (i // 2), 2 * q + i % 2)),
+        )
+        slots = []
+        for (matrix, place), (buffer, at, count) in zip(places, s.parts, strict=True):
+            for i in range(count):
+                where = self._at(buffer, (*at, Const(i, "int64")), env, mask)
+                matrix[(slice(None), *place(i))] = self._load(buffer, where, mask).reshape(-1, WARP)
+                slots.append(where)
+        with np.errstate(all="ignore"):
+            out = (c + a @ b).astype(np.float32)
+        for i, where in enumerate(slots[-4:]):
+            self._store(s.acc, where, out[(slice(None), *places[2][1](i))].reshape(-1), mask)
 
     def _store(self, buffer: Buffer, at: np.ndarray, value: Any, mask: np.ndarray) -> None:
         where = at[mask]
@@ -200,10 +246,12 @@ class _Grid:
                 holds = np.broadcast_to(self.value(cond, env, mask), (self.n,))
                 sides = []
                 for x, where in ((a, mask & holds), (b, mask & ~holds)):
-                    sides.append(self.value(x, env, where) if where.any() else np.zeros(1, x.dtype)[0])
+                    sides.append(
+                        self.value(x, env, where) if where.any() else np.zeros(1, numpy_dtype(x.dtype))[0]
+                    )
                 return np.where(holds, *sides)
             case Const(value, dtype):
-                return np.dtype(dtype).type(value)
+                return number(value, dtype)
             case Var(name, _):
                 return env[name]
             case Unary(op, a):
@@ -216,7 +264,7 @@ class _Grid:
                 return COMPARE[op](self.value(a, env, mask), self.value(b, env, mask))
             case Cast(a, dtype):
                 with np.errstate(all="ignore"):
-                    return np.asarray(self.value(a, env, mask)).astype(dtype)
+                    return convert(self.value(a, env, mask), a.dtype, dtype)
             case Call(name, args, dtype):
                 kind = "float64" if dtype == "float32" else dtype
                 wide = [np.asarray(self.value(a, env, mask), kind) for a in args]

@@ -116,21 +116,28 @@ class Bind:
             thread computes) and threads. "flat": the spatial axes are one index, a block takes
             threads * items of it. "rows": the axes of group 0 are one index of rows; `threads`
             threads share a row and a block has `rows` of them; attached reductions are computed
-            by all threads of a row together.
+            by all threads of a row together. "mma": blocks of a matrix product; `warps` of a block
+            along its rows and along its columns multiply small matrices.
         threads: the param, or None for a fixed number, likewise `items` and `rows`.
+        warps: the params of how many warps lie along the rows and along the columns.
         staged: the tensors that may go through shared memory.
+        stages: the param of how many pieces of each are in shared memory at once, all but one of
+            them being copied while one is used; None for one.
     """
 
     pattern: str
     threads: str | None = None
     items: str | None = None
     rows: str | None = None
+    warps: tuple[str, ...] = ()
     staged: tuple[Staged, ...] = ()
+    stages: str | None = None
 
     @property
     def params(self) -> tuple[str, ...]:
         """The names of all params."""
-        return (*(p for p in (self.threads, self.items, self.rows) if p), *(s.param for s in self.staged))
+        named = (p for p in (self.threads, self.items, self.rows, self.stages) if p)
+        return (*named, *self.warps, *(s.param for s in self.staged))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,17 +25,21 @@ from seer.ir.expr import (
 )
 from seer.ir.loops import (
     Buffer,
+    CommitCopies,
     Exchange,
     For,
     If,
     Let,
     LoopKind,
     LoopProgram,
+    Mma,
     Scope,
     Seq,
+    StartCopy,
     Stmt,
     Store,
     Sync,
+    WaitForCopies,
 )
 from seer.ir.simplify import Range, affine, bounds
 from seer.ir.sketch import Nest, Sketch
@@ -166,12 +170,30 @@ class _Checker:
                 self._if(s, place)
             case Store():
                 self._store(s, place)
+            case StartCopy(buffer, indices, value):
+                loaded = value.a if isinstance(value, Select) else value
+                _require(
+                    isinstance(loaded, Load) and loaded.buffer.scope is Scope.ARG,
+                    lambda: f"a copy of {expr_text(value)}, which is no argument",
+                )
+                _require(buffer.scope is Scope.BLOCK_SHARED, lambda: f"a copy into {buffer!r}")
+                self._store(Store(buffer, indices, value), place)
+            case CommitCopies() | WaitForCopies():
+                _require(place.thread is not None, lambda: "copies outside a thread loop")
             case Sync():
                 self._meets("sync", place)
             case Exchange(buffer, indices, value, mask):
                 self._meets("exchange", place)
                 _require(0 < mask < 32, lambda: f"exchange with thread ^ {mask}: not in the same warp")
                 self._store(Store(buffer, indices, value), place)
+            case Mma():
+                self._meets("mma", place)
+                for buffer, at, last in s.parts:
+                    _require(
+                        buffer.scope is Scope.REGISTER and buffer.shape[-1:] == (last,),
+                        lambda: f"mma: {buffer!r} is no fragment of {last}",  # noqa: B023
+                    )
+                    self._access(buffer, (*at, Const(0, "int64")), "mma", guarded=False)
 
     def _meets(self, what: str, place: _Place) -> None:
         """All threads of a block get here, or none."""

@@ -25,6 +25,7 @@ class Gpu:
         clock_hz: cycles per second.
         bandwidth: bytes per second to and from the device's memory.
         flops: float32 operations per second (a fused multiply-add counts two).
+        tf32_flops: operations per second of mma.sync on tf32; 0 if there is none.
         l2_bytes: the cache that all multiprocessors share.
         launch_s: seconds that starting a kernel costs.
     """
@@ -39,6 +40,7 @@ class Gpu:
     shared_bytes_per_sm: int
     max_threads_per_sm: int
     max_blocks_per_sm: int
+    tf32_flops: float = 0.0
     warp_size: int = 32
     max_threads_per_block: int = 1024
     registers_per_thread: int = 255
@@ -56,10 +58,10 @@ GPUS = {
     for g in (
         Gpu("sm_70", 70, 80, 1.53e9, 900e9, 15.7e12, 6 * _MIB, 96 * _KIB, 2048, 32),
         Gpu("sm_75", 75, 40, 1.59e9, 320e9, 8.1e12, 4 * _MIB, 64 * _KIB, 1024, 16),
-        Gpu("sm_80", 80, 108, 1.41e9, 1555e9, 19.5e12, 40 * _MIB, 164 * _KIB, 2048, 32),
-        Gpu("sm_86", 86, 82, 1.70e9, 936e9, 35.6e12, 6 * _MIB, 100 * _KIB, 1536, 16),
-        Gpu("sm_89", 89, 128, 2.52e9, 1008e9, 82.6e12, 72 * _MIB, 100 * _KIB, 1536, 24),
-        Gpu("sm_90", 90, 132, 1.83e9, 3350e9, 66.9e12, 50 * _MIB, 228 * _KIB, 2048, 32),
+        Gpu("sm_80", 80, 108, 1.41e9, 1555e9, 19.5e12, 40 * _MIB, 164 * _KIB, 2048, 32, 156e12),
+        Gpu("sm_86", 86, 82, 1.70e9, 936e9, 35.6e12, 6 * _MIB, 100 * _KIB, 1536, 16, 35.6e12),
+        Gpu("sm_89", 89, 128, 2.52e9, 1008e9, 82.6e12, 72 * _MIB, 100 * _KIB, 1536, 24, 82.6e12),
+        Gpu("sm_90", 90, 132, 1.83e9, 3350e9, 66.9e12, 50 * _MIB, 228 * _KIB, 2048, 32, 300e12),
     )
 }
 DEFAULT_ARCH = "sm_80"

@@ -119,7 +119,7 @@ class LocalMeasurer:
                     rounds[k].append(MeasureResult(float("inf"), error, message, build_s=build_s))
                 else:
                     rounds[k].append(self._run(reference, artifact, float("inf"), build_s))
-        return [_lower_quartile(r) for r in rounds]
+        return [lower_quartile(r) for r in rounds]
 
     def _run(self, reference: Artifact, artifact: Artifact, best_s: float, build_s: float) -> MeasureResult:
         limit = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
@@ -182,7 +182,7 @@ class ReplayMeasurer:
         """Nothing to free."""
 
 
-def _lower_quartile(results: Sequence[MeasureResult]) -> MeasureResult:
+def lower_quartile(results: Sequence[MeasureResult]) -> MeasureResult:
     """One result of several rounds; a failure in any is a failure."""
     failed = next((r for r in results if not r.ok), None)
     if failed is not None:

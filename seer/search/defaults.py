@@ -10,13 +10,15 @@ import numpy as np
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Nest, Sketch, Split
 from seer.runtime.target import Target
-from seer.search.gpu_defaults import gpu_default_row
+from seer.search.gpu_defaults import gpu_default_candidate, gpu_default_row
 from seer.search.rules import generate_sketches
 
 
 def default_candidate(dag: ComputeDAG, target: Target) -> tuple[Sketch, np.ndarray]:
     """The best sketch and row by rule of thumb, without measuring."""
     sketches = generate_sketches(dag, target)
+    if target.gpu is not None:
+        return gpu_default_candidate(sketches, target)
     sketch = sketches[1] if len(sketches) > 1 else sketches[0]
     return sketch, default_row(sketch, target)
 

@@ -104,13 +104,16 @@ class Tables(NamedTuple):
 
 
 def main_nest(sketch: Sketch) -> Nest:
-    """The root nest with the most arithmetic: the one that features describe in full."""
+    """The root nest that features describe in full: of those that reduce, if any, the one with the
+    most arithmetic.
+    """
     return max(sketch.nests, key=lambda n: _work(sketch, n))
 
 
-def _work(sketch: Sketch, nest: Nest) -> tuple[int, int]:
+def _work(sketch: Sketch, nest: Nest) -> tuple[bool, int, int]:
     flop = sum(flop_count(sketch.dag.tensor(s)) for s in {nest.stage, nest.output})
-    return flop, math.prod(sketch.dag.tensor(nest.output).shape)
+    reduces = sketch.dag.op(nest.stage).reducer is not None
+    return reduces, flop, math.prod(sketch.dag.tensor(nest.output).shape)
 
 
 def nests_of(sketch: Sketch) -> list[tuple[Nest, Nest | None]]:

@@ -78,7 +78,10 @@ assert len(NAMES) == N_FEATURES
 
 
 def features(sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
-    """The (P, N_FEATURES) float32 matrix of canonical rows (P, n_params): NAMES, on a GPU gpu_features."""
+    """The (P, N_FEATURES) float32 matrix of canonical rows (P, n_params), as NAMES lists them.
+
+    A GPU's candidates are described by others (seer/search/gpu_features.py).
+    """
     if target.gpu is not None:
         return gpu_features(sketch, rows, target)
     out = np.empty((len(rows), N_FEATURES), dtype=np.float32)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from seer.codegen.gpu.mma import matrix_roles
 from seer.codegen.gpu.staged import dim_order, staged_dims
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import reads
@@ -14,10 +17,16 @@ Built = tuple[Nest, tuple[Param, ...]]
 
 UNROLL_CHOICES = (0, 16, 64, 512, 1024)  # Ansor's auto_unroll_max_step for GPUs
 THREADS = (32, 64, 128, 256, 512, 1024)
+STAGES = (1, 2, 3, 4)
+COPIES_AHEAD = 80  # the compute capability that has cp.async
 ITEMS = (1, 2, 4, 8)
 # The largest trip counts that are drawn: virtual threads, threads, two levels of registers.
 MOST_SPATIAL = (8, 256, 8, 8)
 MOST_REDUCE = (32, 32)
+# Blocks of matrices: rows and columns of a single axis, terms, and any other axis.
+LINES = (8, 16, 32, 64, 128)
+CHUNKS = (8, 16, 32, 64)
+MOST_MATRIX = 64
 
 
 def tiled(dag: ComputeDAG, stage: str, target: Target) -> Built:
@@ -48,8 +57,17 @@ def tiled(dag: ComputeDAG, stage: str, target: Target) -> Built:
         params.append(param)
     unroll = Param(f"{stage}.unroll", "unroll", choices=UNROLL_CHOICES)
     params.append(unroll)
-    bind = Bind("tiled", staged=tuple(staged))
+    stages = _stages(stage, target) if staged else None
+    params += [stages] if stages else []
+    bind = Bind("tiled", staged=tuple(staged), stages=stages.name if stages else None)
     return Nest(stage, tuple(splits), tuple(groups), 3, unroll=unroll.name, bind=bind), tuple(params)
+
+
+def _stages(stage: str, target: Target) -> Param | None:
+    """How many pieces are in shared memory at once, where copies can be started ahead."""
+    if target.gpu is None or target.gpu.capability < COPIES_AHEAD:
+        return None
+    return Param(f"{stage}.stages", "choice", choices=STAGES)
 
 
 def _split(stage: str, axis: Axis, most: tuple[int, ...]) -> tuple[Split, list[Param]]:
@@ -59,6 +77,33 @@ def _split(stage: str, axis: Axis, most: tuple[int, ...]) -> tuple[Split, list[P
     key = f"{stage}.{axis.name}"
     params = [Param(f"{key}.{k}", "tile", key, axis.extent, most=m) for k, m in enumerate(most, 1)]
     return Split(axis.name, axis.extent, tuple(p.name for p in params)), params
+
+
+def tensor_tiled(dag: ComputeDAG, stage: str, target: Target) -> Built:
+    """A matrix product by tensor cores: blocks of rows and columns, warps that share them."""
+    op = dag.op(stage)
+    roles = matrix_roles(dag, stage)
+    assert roles is not None
+    splits, params = [], []
+    for a in (*op.axes, *op.reduce_axes):
+        if a.extent <= 1 or a.name in roles.batch:
+            splits.append(Split(a.name, a.extent))
+            continue
+        param = Param(f"{stage}.{a.name}.1", "tile", f"{stage}.{a.name}", a.extent, most=MOST_MATRIX)
+        if a.name in roles.columns or (a.name,) == roles.rows:
+            param = replace(param, choices=tuple(n for n in LINES if n < 2 * a.extent))
+        if a.name == roles.terms:
+            param = replace(param, choices=tuple(n for n in CHUNKS if n < 2 * a.extent))
+        splits.append(Split(a.name, a.extent, (param.name,)))
+        params.append(param)
+    warps = [Param(f"{stage}.warps.{n}", "choice", choices=(1, 2, 4, 8)) for n in ("rows", "columns")]
+    unroll = Param(f"{stage}.unroll", "unroll", choices=(0, 64, 512))
+    groups = (tuple(Loop(a.name, 0) for a in op.axes), tuple(Loop(a.name, 0) for a in op.reduce_axes), ())
+    stages = _stages(stage, target)
+    warps += [stages] if stages else []
+    bind = Bind("mma", warps=(warps[0].name, warps[1].name), stages=stages.name if stages else None)
+    nest = Nest(stage, tuple(splits), groups, 1, unroll=unroll.name, bind=bind)
+    return nest, (*params, *warps, unroll)
 
 
 def flat(dag: ComputeDAG, stage: str, target: Target) -> Built:

@@ -21,9 +21,8 @@ KEPT = 64
 def _best(sketch: Sketch, target: Target) -> tuple[int, ...]:
     space = space_of(sketch, target)
     rng = np.random.default_rng(0)
-    rows = np.concatenate(
-        [sketch.canonical(np.ones((1, len(sketch.params)), np.int64)), space.sample(SAMPLES, rng)]
-    )
+    plain = sketch.canonical(np.array([[p.choices[0] if p.choices else 1 for p in sketch.params]]))
+    rows = np.concatenate([plain, space.sample(SAMPLES, rng)])
     rows = rows[legal(sketch, rows, target)]
     for _ in range(ROUNDS):
         if not len(rows):
@@ -33,7 +32,7 @@ def _best(sketch: Sketch, target: Target) -> tuple[int, ...]:
         near = space.mutate(np.repeat(best, SAMPLES // (8 * len(best)) + 1, axis=0), rng)
         rows = np.concatenate([best, near[legal(sketch, near, target)]])
     if not len(rows):
-        return tuple(np.ones(len(sketch.params), np.int64).tolist())
+        return tuple(plain[0].tolist())
     return tuple(rows[int(np.argmin(predicted_seconds(sketch, rows, target)))].tolist())
 
 
@@ -43,3 +42,10 @@ def gpu_default_row(sketch: Sketch, target: Target) -> np.ndarray:
         return np.zeros(0, np.int64)
     row: np.ndarray = sketch.canonical(np.array(_best(sketch, target), np.int64)[None])[0]
     return row
+
+
+def gpu_default_candidate(sketches: tuple[Sketch, ...], target: Target) -> tuple[Sketch, np.ndarray]:
+    """The sketch and row that the formula likes best."""
+    candidates = [(s, gpu_default_row(s, target)) for s in sketches[1:] or sketches]
+    seconds = [float(predicted_seconds(s, row[None], target)[0]) for s, row in candidates]
+    return candidates[int(np.argmin(seconds))]

@@ -13,7 +13,7 @@ from seer.search.gpu_prior import nest_seconds
 from seer.search.gpu_view import GpuNest, gpu_nests
 
 _TAGS = ("matmul", "conv2d", "depthwise_conv2d", "softmax", "pool", "elementwise")
-_PATTERNS = ("tiled", "rows", "flat")
+_PATTERNS = ("tiled", "rows", "flat", "mma")
 
 
 def _log(x: np.ndarray | float) -> np.ndarray:
@@ -63,9 +63,10 @@ def _grid(v: GpuNest) -> list[np.ndarray]:
         v.occupancy,
         v.blocks_per_sm.astype(float),
         _log(v.blocks * v.threads / (v.gpu.num_sms * v.gpu.max_threads_per_sm)),
-        _log(v.row_threads) if v.pattern != "tiled" else np.zeros(v.count),
+        _log(v.row_threads) if v.pattern in ("rows", "flat") else np.zeros(v.count),
         _log(v.rows_per_block),
         _log(v.items),
+        _log(v.stages),
     ]
 
 
@@ -108,6 +109,9 @@ def _memory(v: GpuNest) -> list[np.ndarray]:
 
 def _levels(v: GpuNest) -> list[np.ndarray]:
     """Trips of each level of a tiled nest, spatial and reduce."""
+    if v.pattern == "mma":
+        sizes = [*v.pieces, *v.warps, v.covered[v.roles.terms]]
+        return [*map(_log, sizes), *([np.zeros(v.count)] * 3)]
     if v.pattern != "tiled":
         return [np.zeros(v.count)] * 8
     spatial = [_log(v.product(v.axes, level)) for level in range(5)]

@@ -46,6 +46,8 @@ def nest_seconds(v: GpuNest, gpu: Gpu) -> np.ndarray:
     caches = v.moved_bytes / (gpu.bandwidth * L2_SPEEDUP * filled)
     waves = np.ceil(v.blocks / (gpu.num_sms * np.maximum(v.blocks_per_sm, 1)))
     cycles = v.serial * 4 / gpu.clock_hz
-    waits = waves * (v.steps * WAIT_S / np.maximum(np.minimum(v.blocks_per_sm, 4), 1) + LATENCY_S + cycles)
+    waits = waves * (
+        v.steps * WAIT_S / v.stages / np.maximum(np.minimum(v.blocks_per_sm, 4), 1) + LATENCY_S + cycles
+    )
     total = gpu.launch_s + np.maximum(np.maximum(arithmetic, device), caches) + waits
     return np.where(v.blocks_per_sm > 0, total, IMPOSSIBLE_S)

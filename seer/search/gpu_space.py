@@ -23,6 +23,8 @@ def within_limits(sketch: Sketch, rows: np.ndarray, gpu: Gpu, rng: np.random.Gen
     for nest in sketch.nests:
         if nest.bind is not None and nest.bind.pattern == "tiled":
             out = _tiled(sketch, nest, out.copy(), gpu, rng)
+        elif nest.bind is not None and nest.bind.pattern == "mma":
+            out = _matrix(sketch, nest, out.copy(), gpu, rng)
         elif nest.bind is not None and nest.bind.pattern == "rows":
             out = _rows(sketch, nest, out.copy(), gpu)
     return out
@@ -40,18 +42,50 @@ def _tiled(sketch: Sketch, nest: Nest, rows: np.ndarray, gpu: Gpu, rng: np.rando
         (spatial, (1, 2, 3, 4), lambda v: v.shared_bytes > v.gpu.shared_bytes_per_block),
     ]
     for axes, levels, is_over in limits:
-        columns = _columns(sketch, nest, axes, levels)
-        for _ in range(ROUNDS if columns else 0):
-            over = np.flatnonzero(is_over(GpuNest(sketch, nest, rows, gpu)))
-            over = over[(rows[over][:, columns] > 1).any(axis=1)]
-            if not len(over):
-                break
-            # One of the tiles, a larger one rather than a smaller.
-            size = rows[over][:, columns] - 1.0
-            picked = np.argmax(np.log(size + 1) + (size > 0) * rng.random(size.shape), axis=1)
-            at = np.array(columns)[picked]
-            rows[over, at] = -(-rows[over, at] // 2)
-            rows = sketch.canonical(rows)
+        rows = _halved(sketch, nest, rows, gpu, _columns(sketch, nest, axes, levels), is_over, rng)
+    return rows
+
+
+def _halved(
+    sketch: Sketch,
+    nest: Nest,
+    rows: np.ndarray,
+    gpu: Gpu,
+    columns: list[int],
+    is_over: Callable[[GpuNest], np.ndarray],
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Rows with some of the columns halved until they are not over a limit, or all are 1."""
+    for _ in range(ROUNDS if columns else 0):
+        over = np.flatnonzero(is_over(GpuNest(sketch, nest, rows, gpu)))
+        over = over[(rows[over][:, columns] > 1).any(axis=1)]
+        if not len(over):
+            break
+        # One of the tiles, a larger one rather than a smaller.
+        size = rows[over][:, columns] - 1.0
+        picked = np.argmax(np.log(size + 1) + (size > 0) * rng.random(size.shape), axis=1)
+        at = np.array(columns)[picked]
+        rows[over, at] = -(-rows[over, at] // 2)
+        rows = sketch.canonical(rows)
+    return rows
+
+
+def _matrix(sketch: Sketch, nest: Nest, rows: np.ndarray, gpu: Gpu, rng: np.random.Generator) -> np.ndarray:
+    """Fewer warps, then smaller blocks of matrices."""
+    assert nest.bind is not None
+    op = sketch.dag.op(nest.stage)
+    warps = [sketch.column(p) for p in nest.bind.warps]
+    spatial = _columns(sketch, nest, [a.name for a in op.axes], (1,))
+    terms = _columns(sketch, nest, [a.name for a in op.reduce_axes], (1,))
+    limits: list[tuple[list[int], Callable[[GpuNest], np.ndarray]]] = [
+        (warps, lambda v: v.threads > v.gpu.max_threads_per_block),
+        (spatial, lambda v: (v.tile > MOST_TILE) | (v.registers > v.gpu.registers_per_thread)),
+        (spatial, lambda v: v.registers * v.threads > v.gpu.registers_per_sm),
+        (terms, lambda v: v.shared_bytes > v.gpu.shared_bytes_per_block),
+        (spatial, lambda v: v.shared_bytes > v.gpu.shared_bytes_per_block),
+    ]
+    for columns, is_over in limits:
+        rows = _halved(sketch, nest, rows, gpu, columns, is_over, rng)
     return rows
 
 

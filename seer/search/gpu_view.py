@@ -10,8 +10,9 @@ import numpy as np
 from seer.codegen.gpu.combine import WARP
 from seer.codegen.gpu.common import DEFAULT_THREADS, VECTOR
 from seer.codegen.gpu.contiguous import move
+from seer.codegen.gpu.mma import COLUMNS, ROWS, TERMS, Roles, matrix_roles
 from seer.codegen.gpu.rows import threads_are_neighbours
-from seer.codegen.gpu.staged import Dim, staged_dims
+from seer.codegen.gpu.staged import Dim, padding, staged_dims
 from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import flop_count
 from seer.ir.expr import Read, reads, variables
@@ -92,11 +93,46 @@ class GpuNest:
         return self.column(self.nest.bind.items if self.nest.bind else None, 1)
 
     @cached_property
+    def stages(self) -> np.ndarray:
+        """Pieces of each tensor in shared memory at once."""
+        return self.column(self.nest.bind.stages if self.nest.bind else None, 1)
+
+    @cached_property
     def threads(self) -> np.ndarray:
         """Threads of a block."""
+        if self.pattern == "mma":
+            all_warps: np.ndarray = WARP * self.warps[0] * self.warps[1]
+            return all_warps
         if self.pattern == "tiled":
             return self.product(self.axes, 2)
         return self.row_threads * (self.rows_per_block if self.pattern == "rows" else 1)
+
+    @cached_property
+    def warps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Warps along the rows and the columns of a matrix product."""
+        assert self.nest.bind is not None
+        rows, columns = (self.column(p, 1) for p in self.nest.bind.warps)
+        return rows, columns
+
+    @cached_property
+    def roles(self) -> Roles:
+        """The axes of a matrix product."""
+        roles = matrix_roles(self.sketch.dag, self.nest.stage)
+        assert roles is not None
+        return roles
+
+    @cached_property
+    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """Small matrices of a warp along rows and columns."""
+        out = []
+        for axes, unit, warps in zip(
+            (self.roles.rows, self.roles.columns), (ROWS, COLUMNS), self.warps, strict=True
+        ):
+            size = self.ones()
+            for a in axes:
+                size = size * self.step(a, 0)
+            out.append(-(-size // (unit * warps)))
+        return out[0], out[1]
 
     @cached_property
     def num_rows(self) -> int:
@@ -105,7 +141,7 @@ class GpuNest:
 
     @cached_property
     def blocks(self) -> np.ndarray:
-        if self.pattern == "tiled":
+        if self.pattern in ("tiled", "mma"):
             return self.product(self.axes, 0)
         if self.pattern == "rows":
             out: np.ndarray = -(-self.num_rows // self.rows_per_block)
@@ -126,7 +162,10 @@ class GpuNest:
     @cached_property
     def covered(self) -> dict[str, np.ndarray]:
         """Positions of each axis that a block's copies cover."""
-        return {a: self.step(a, 0) for a in (*self.axes, *self.reduced)}
+        out = {a: self.step(a, 0) for a in (*self.axes, *self.reduced)}
+        if self.pattern == "mma":
+            out[self.roles.terms] = -(-out[self.roles.terms] // TERMS) * TERMS
+        return out
 
     def staged(self) -> list[tuple[str, np.ndarray, tuple[Dim, ...]]]:
         """(tensor, choice, dims) of each tensor that may go through shared memory."""
@@ -145,8 +184,17 @@ class GpuNest:
                 n = self.ones()
                 for d in dims:
                     n = n * d.extent(self.covered)
-                size = n * dtype_of(self.sketch.dag.tensor(tensor).dtype).size_bytes
+                size = n * dtype_of(self.sketch.dag.tensor(tensor).dtype).size_bytes * self.stages
                 out += np.where(choice > 0, _aligned(size), 0)
+        if self.pattern == "mma":
+            for r in (self.roles.a, self.roles.b):
+                dims = _dims(self.sketch, self.nest.stage, r.tensor.name)
+                extents = [d.extent(self.covered) for d in dims]
+                extents[-1] = extents[-1] + padding(extents[-1], dims[-1], set(self.reduced))
+                n = self.ones()
+                for e in extents:
+                    n = n * e
+                out += _aligned(n * 4 * self.stages)
         if self.pattern == "rows":
             exchanges = self.is_near & (self.threads % WARP == 0)
             for s in self.reductions:
@@ -173,11 +221,17 @@ class GpuNest:
         """Accumulators of a thread."""
         if self.pattern == "tiled":
             return self.product(self.axes, 1, 3, 4)
+        if self.pattern == "mma":
+            matrices: np.ndarray = 4 * self.pieces[0] * self.pieces[1]
+            return matrices
         return np.where(self.items % VECTOR == 0, VECTOR, 1) if self.op.reducer is not None else self.ones()
 
     @cached_property
     def fragments(self) -> np.ndarray:
         """Values that a thread loads for one term of each accumulator."""
+        if self.pattern == "mma":
+            parts: np.ndarray = 3 * (4 * self.pieces[0] + 2 * self.pieces[1])
+            return parts
         if self.pattern != "tiled":
             return self.tile
         out: np.ndarray = np.zeros(self.count, dtype=np.int64)
@@ -204,6 +258,9 @@ class GpuNest:
         g = self.gpu
         fma_cycles = g.warp_size * 2 * g.num_sms * g.clock_hz / g.flops
         warps = np.ceil(self.threads / g.warp_size)
+        if self.pattern == "mma":
+            by_matrices: np.ndarray = warps * self._matrix_cycles()
+            return by_matrices
         if self.pattern != "tiled":
             per_thread = self.flop * self.padded / (self.blocks * self.threads)
             simple: np.ndarray = warps * per_thread * fma_cycles
@@ -241,6 +298,34 @@ class GpuNest:
         slowest = np.maximum(np.maximum(fma * fma_cycles, issued), words * WORD_CYCLES + copies)
         total: np.ndarray = warps * slowest
         return total
+
+    def _matrix_cycles(self) -> np.ndarray:
+        """Cycles of one warp's share of a block's matrix product."""
+        g = self.gpu
+        eights = np.ones(self.count)
+        for a in self.op.reduce_axes:
+            eights = eights * -(-max(a.extent, 1) // self.covered[a.name]) * self.covered[a.name]
+        eights = eights / TERMS
+        mma = 3 * 2 * ROWS * COLUMNS * TERMS * g.num_sms * g.clock_hz / g.tf32_flops
+        loads = 4.0 * self.pieces[0] + 2.0 * self.pieces[1]
+        multiplied = self.pieces[0] * self.pieces[1] * mma
+        issued = (self.pieces[0] * self.pieces[1] * 3 + loads * 4) / ISSUE_RATE
+        copies = self._copied() / self.threads / VECTOR * COPY_INSTRUCTIONS
+        total: np.ndarray = eights * np.maximum(multiplied, np.maximum(issued, loads)) + copies / ISSUE_RATE
+        return total
+
+    def _copied(self) -> np.ndarray:
+        """Elements that a block of a matrix product copies to shared memory."""
+        chunks = np.ones(self.count)
+        for a in self.op.reduce_axes:
+            chunks = chunks * np.ceil(max(a.extent, 1) / self.covered[a.name])
+        out = np.zeros(self.count)
+        for r in (self.roles.a, self.roles.b):
+            piece = np.ones(self.count)
+            for d in _dims(self.sketch, self.nest.stage, r.tensor.name):
+                piece = piece * d.extent(self.covered)
+            out += piece * chunks
+        return out
 
     # -- how full the machine is -----------------------------------------------------------------
 
@@ -295,6 +380,8 @@ class GpuNest:
             for a in (*self.op.axes, *self.op.reduce_axes):
                 out = out * (self.step(a.name, 0) * self.trip(a.name, 0) / max(a.extent, 1))
             return out
+        if self.pattern == "mma":
+            return out
         if self.pattern == "rows":
             out = out * self.blocks * self.rows_per_block / self.num_rows
         else:
@@ -315,6 +402,9 @@ class GpuNest:
     def moved_bytes(self) -> np.ndarray:
         """Bytes that all blocks together ask of the caches and the device's memory."""
         out: np.ndarray = np.full(self.count, float(self.points * self.size))
+        if self.pattern == "mma":
+            out = out + 4 * self.blocks * self._copied()
+            return out
         if self.pattern != "tiled":
             for s in {self.nest.stage, self.nest.output, *self.reductions}:
                 out += len(_reads_of_expanded(self.sketch, s)) * self._points_of(s) * self.size
@@ -348,7 +438,7 @@ class GpuNest:
     @cached_property
     def waste(self) -> np.ndarray:
         """Bytes moved for each byte used, where neighbouring threads read apart."""
-        if self.pattern == "tiled":
+        if self.pattern in ("tiled", "mma"):
             return np.ones(self.count)
         axis = self._fast_axis()
         if axis is None:
@@ -372,6 +462,8 @@ class GpuNest:
         """Terms that a thread combines one after another, its accumulators at once."""
         if self.pattern == "tiled":
             return self.product(self.reduced, 0, 1, 2)
+        if self.pattern == "mma":
+            return np.full(self.count, self.terms / TERMS)
         if self.pattern == "rows":
             out = np.zeros(self.count)
             for s in self.reductions or [self.nest.stage]:
@@ -385,6 +477,11 @@ class GpuNest:
         """Times that the threads of a block wait for each other."""
         if self.pattern == "tiled":
             return self.product(self.reduced, 0) * (self.shared_bytes > 0)
+        if self.pattern == "mma":
+            out = np.ones(self.count)
+            for a in self.op.reduce_axes:
+                out = out * np.ceil(max(a.extent, 1) / self.covered[a.name])
+            return out
         if self.pattern == "rows":
             tree = np.log2(np.maximum(self.row_threads, 1)) + 1
             return len(self.reductions) * np.where(self.is_near, 2.0, tree)

@@ -18,6 +18,7 @@ class Partial:
     """A sketch under construction.
 
     Attributes:
+        exact: whether algorithms that are equal up to rounding only are left out.
         nests: root nests so far, last to run first.
         inlined: stages always inlined.
         label: what was decided so far, for the sketch's key.
@@ -30,6 +31,7 @@ class Partial:
     inlined: tuple[str, ...] = ()
     label: tuple[str, ...] = ()
     algorithm: str = ""
+    exact: bool = False
 
     def op(self, stage: str) -> ComputeOp:
         return self.dag.op(stage)
@@ -136,7 +138,7 @@ def epilogue_of(p: Partial, stage: str) -> Nest | None:
     host = p.host(stage)
     if host is None or host.epilogue is not None or p.op(host.stage).reducer is not None:
         return None
-    if host.attached:
+    if host.attached or (host.bind is not None and host.bind.pattern != "flat"):
         return None
     return host if analysis.is_elementwise_of(p.dag, host.stage, stage, p.inlined) else None
 

@@ -17,7 +17,7 @@ from seer.ir.sketch import INLINE, ROOT, Sketch
 from seer.runtime.target import Target
 from seer.search import analysis, builders, winograd  # noqa: F401  (winograd registers itself)
 from seer.search.alternatives import alternatives
-from seer.search.gpu_rules import GPU_RULES
+from seer.search.gpu_rules import GPU_RULES, is_worthwhile
 from seer.search.partial import (
     Partial,
     Rule,
@@ -155,9 +155,11 @@ def generate_sketches(dag: ComputeDAG, target: Target, exact: bool = False) -> t
     Raises:
         ScheduleError: if no rule decides some stage.
     """
-    partials = derive(Partial(dag, target))
+    partials = derive(Partial(dag, target, exact=exact))
     for other in () if exact or target.gpu is not None else alternatives(dag):
         partials += derive(Partial(other.dag, target, label=(other.name,), algorithm=other.name))
+    if target.gpu is not None:
+        partials = [p for p in partials if is_worthwhile(p)]
     sketches = [builders.naive_sketch(dag)]
     seen = {sketches[0].key}
     for p in partials:

@@ -7,25 +7,30 @@ from contextlib import contextmanager
 
 from seer.codegen.cuda.exprs import VECTOR, Writer
 from seer.codegen.cuda.module import CudaModule, Launch, Scratch
-from seer.codegen.cuda.prelude import PRELUDE
+from seer.codegen.cuda.prelude import prelude
 from seer.codegen.gpu import LoweredKernels
 from seer.dtypes import dtype as dtype_of
+from seer.dtypes import is_narrow
 from seer.errors import BuildError
 from seer.ir.divisible import divisor
-from seer.ir.expr import Const, Expr, variables
+from seer.ir.expr import Const, Expr, Load, Select, variables
 from seer.ir.loops import (
     Buffer,
+    CommitCopies,
     Exchange,
     For,
     If,
     Let,
     LoopKind,
     LoopProgram,
+    Mma,
     Scope,
     Seq,
+    StartCopy,
     Stmt,
     Store,
     Sync,
+    WaitForCopies,
     walk_stmts,
 )
 from seer.ir.simplify import bounds, simplify
@@ -37,7 +42,11 @@ def emit_module(lowered: LoweredKernels, target: Target, name: str) -> CudaModul
     kernels = [emit_kernel(p) for p in lowered.programs]
     scratch = tuple(Scratch(b.name, b.size_bytes) for b in lowered.scratch)
     launches = tuple(launch_of(p) for p in lowered.programs)
-    source = "\n".join([PRELUDE, *kernels])
+    programs = lowered.programs
+    has_matrices = any(isinstance(s, Mma) for p in programs for s in walk_stmts(p.body))
+    has_narrow = any(is_narrow(b.dtype) for p in programs for b in (*p.params, *p.buffers))
+    has_copies = any(isinstance(s, StartCopy) for p in programs for s in walk_stmts(p.body))
+    source = "\n".join([prelude(has_narrow, has_matrices, has_copies), *kernels])
     return CudaModule(name, str(target), source, launches, lowered.args, scratch)
 
 
@@ -113,6 +122,9 @@ class _Kernel:
                 w.ranges[var] = (0, max(bounds(extent, w.ranges)[1] - 1, 0))
                 self.line(f"const int {w.names.of(var, var)} = {source};")
                 self.stmt(body)
+            case For(var, _, LoopKind.VECTORIZED, StartCopy() as copy):
+                w.ranges[var] = (0, VECTOR - 1)
+                self.start_copy(copy, var)
             case For(var, extent, LoopKind.VECTORIZED, body) if self.is_vector(extent, body):
                 assert isinstance(body, Store)
                 w.ranges[var] = (0, VECTOR - 1)
@@ -137,6 +149,15 @@ class _Kernel:
                         self.stmt(orelse)
             case Store(buffer, indices, value):
                 self.store(buffer, indices, w.value(value))
+            case Mma():
+                a, b, acc = (w.element(x, at) for x, at, _ in s.parts)
+                self.line(f"seer_mma_3xtf32({acc}, {a}, {b});")
+            case StartCopy():
+                self.start_copy(s, None)
+            case CommitCopies():
+                self.line("seer_cp_async_commit();")
+            case WaitForCopies(pending):
+                self.line(f"seer_cp_async_wait<{pending}>();")
             case Sync():
                 self.line("__syncthreads();")
             case Exchange(buffer, indices, value, mask):
@@ -147,6 +168,28 @@ class _Kernel:
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], text: str) -> None:
         self.line(f"{self.writer.element(buffer, indices)} = {text};")
+
+    def start_copy(self, s: StartCopy, v: str | None) -> None:
+        """One element, or four if both ends are aligned (and one by one if they are not)."""
+        w = self.writer
+        cond = s.value.cond if isinstance(s.value, Select) else None
+        load = s.value.a if isinstance(s.value, Select) else s.value
+        assert isinstance(load, Load)
+        size, to, origin = 4, f"&{w.element(s.buffer, s.indices)}", f"&{w.element(load.buffer, load.indices)}"
+        if v is not None:
+            wide_to = w.vector_address(s.buffer, s.indices, v)
+            wide_origin = w.vector_address(load.buffer, load.indices, v)
+            if wide_to is None or wide_origin is None or (cond is not None and v in variables(cond)):
+                name = w.names.of(v, v)
+                self.line("#pragma unroll")
+                with self.block(f"for (int {name} = 0; {name} < {VECTOR}; ++{name})"):
+                    self.start_copy(s, None)
+                return
+            size, to, origin = 16, wide_to, wide_origin
+        if cond is None:
+            self.line(f"seer_cp_async_{size}({to}, {origin});")
+        else:
+            self.line(f"seer_cp_async_{size}_or_zero({to}, {origin}, {w.value(cond)});")
 
     # -- four at once --------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from seer.dtypes import convert, is_narrow
 from seer.dtypes import dtype as dtype_of
-from seer.dtypes import is_narrow
 from seer.errors import BuildError
 from seer.ir.divisible import divisor
 from seer.ir.expr import (
@@ -111,6 +111,9 @@ _RESERVED = frozenset(
 )
 _CALLS = {"exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "erf": "erf", "pow": "pow"}
 _CALLS |= {"abs": "fabs", "floor": "floor"}
+
+# How the functions that convert 16-bit floats are called.
+_NARROW = {"float16": "half", "bfloat16": "bf16"}
 
 Text = tuple[str, int]
 
@@ -257,8 +260,12 @@ class Writer:
                 test, binds = self._value(cond)
                 test = test if binds <= _OR else f"({test})"
                 return f"{test} ? {sub(a, _OR)} : {sub(b, _OR)}", _ANY
-            case Cast(a, dtype) if is_narrow(a.dtype) or is_narrow(dtype):
-                raise BuildError(f"16-bit floats are stored on CPUs only: no CUDA C for {a.dtype} to {dtype}")
+            case Cast(a, dtype) if is_narrow(a.dtype):
+                wide = f"seer_{_NARROW[a.dtype]}_to_float({self.value(a)})"
+                return (wide, _ATOM) if dtype == "float32" else (f"({dtype_of(dtype).c}){wide}", _UNARY)
+            case Cast(a, dtype) if is_narrow(dtype):
+                given = self.value(a) if a.dtype == "float32" else f"(float)({self.value(a)})"
+                return f"seer_float_to_{_NARROW[dtype]}({given})", _ATOM
             case Cast(a, dtype):
                 text, binds = self._value(a)
                 text = text if binds <= _UNARY else f"({text})"
@@ -342,6 +349,8 @@ def constant(value: float | int | bool, dtype: str, ctype: str) -> Text:
             return "(-2147483647 - 1)", _ATOM
         text = f"{number}LL" if ctype == "long long" else str(number)
         return text, _ATOM if number >= 0 else _UNARY
+    if is_narrow(dtype):
+        return str(int(convert(np.float32(value), "float32", dtype).view(np.uint16))), _ATOM
     is_single = dtype == "float32"
     if math.isnan(value):
         return (

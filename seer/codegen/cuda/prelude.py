@@ -1,23 +1,15 @@
-"""The small functions that generated CUDA C calls; an emulator replaces them (SEER_EMULATE)."""
+"""The small functions that generated CUDA C calls, beside the intrinsics that an emulator replaces."""
 
 from __future__ import annotations
 
-# With these every kernel compiles; what an emulator does not bring itself stands outside the guard.
-PRELUDE = r"""
-#ifndef SEER_EMULATE
-typedef float4 seer_float4;
-__device__ __forceinline__ seer_float4 seer_load4(const float* p) { return *(const float4*)p; }
-__device__ __forceinline__ void seer_store4(float* p, seer_float4 v) { *(float4*)p = v; }
-__device__ __forceinline__ seer_float4 seer_make4(float x, float y, float z, float w) {
-  return make_float4(x, y, z, w);
-}
-__device__ __forceinline__ float seer_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-__device__ __forceinline__ double seer_fma(double a, double b, double c) { return __fma_rn(a, b, c); }
-template <typename T>
-__device__ __forceinline__ T seer_shuffle_xor(T value, int mask) {
-  return __shfl_xor_sync(0xffffffffu, value, mask);
-}
-#endif
+from seer.codegen.cuda.intrinsics import device_prelude
+
+_ALWAYS = ("seer_load4", "seer_store4", "seer_make4", "seer_fma", "seer_shuffle_xor")
+_NARROW = ("seer_half_to_float", "seer_float_to_half", "seer_bf16_to_float", "seer_float_to_bf16")
+_COPIES = (*(f"seer_cp_async_{n}" for n in ("4", "16", "4_or_zero", "16_or_zero", "commit", "wait")),)
+_MATRICES = ("seer_float_to_tf32", "seer_mma_m16n8k8_tf32")
+
+_MATH = r"""
 // The larger and the smaller of two; of floats NaN if one is, which the second test lets through.
 template <typename T>
 __device__ __forceinline__ T seer_max(T a, T b) { return (a > b || a != a) ? a : b; }
@@ -36,3 +28,38 @@ __device__ __forceinline__ T seer_floormod(T a, T b) {
   return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;
 }
 """.lstrip()
+
+# Matrices of a warp. Each float32 is a sum of two numbers that tensor cores take, tf32 with 11 bits;
+# of the four products the smallest is left out, and the result is as good as one of float32.
+_MATRIX_PRODUCT = r"""
+__device__ __forceinline__ void seer_mma_3xtf32(
+    float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+  unsigned big_a[4], small_a[4], big_b[2], small_b[2];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    big_a[i] = seer_float_to_tf32(a[i]);
+    small_a[i] = seer_float_to_tf32(a[i] - __uint_as_float(big_a[i]));
+  }
+  #pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    big_b[i] = seer_float_to_tf32(b[i]);
+    small_b[i] = seer_float_to_tf32(b[i] - __uint_as_float(big_b[i]));
+  }
+  seer_mma_m16n8k8_tf32(d, small_a, big_b);
+  seer_mma_m16n8k8_tf32(d, big_a, small_b);
+  seer_mma_m16n8k8_tf32(d, big_a, big_b);
+}
+""".lstrip()
+
+
+def prelude(has_narrow: bool = False, has_matrices: bool = False, has_copies: bool = False) -> str:
+    """The start of a source: what its kernels may call.
+
+    Args:
+        has_narrow: whether 16-bit floats are converted.
+        has_matrices: whether warps multiply matrices.
+        has_copies: whether copies to shared memory are started ahead.
+    """
+    names = [*_ALWAYS, *(_NARROW if has_narrow else ()), *(_MATRICES if has_matrices else ())]
+    names += _COPIES if has_copies else ()
+    return device_prelude(names) + _MATH + (_MATRIX_PRODUCT if has_matrices else "")

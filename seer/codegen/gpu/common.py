@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from seer.codegen.lower.context import Context, Override
 from seer.ir.divisible import divisor
 from seer.ir.expr import Binary, Call, Const, Expr, Read, Var, as_expr, substitute
-from seer.ir.loops import For, If, Let, LoopKind, Stmt, Store
+from seer.ir.loops import For, If, Let, LoopKind, Stmt, Store, seq
 from seer.ir.simplify import simplify
 from seer.ir.sketch import Nest, trip_counts
 from seer.ir.tensor import ComputeOp
@@ -38,7 +38,9 @@ def wrap(lets: Lets, body: Stmt) -> Stmt:
 
 def guarded(cond: Expr, body: Stmt) -> Stmt:
     """`body` where `cond` holds; a constant decides at once."""
-    return body if isinstance(cond, Const) and cond.value else If(cond, body)
+    if isinstance(cond, Const):
+        return body if cond.value else seq()
+    return If(cond, body)
 
 
 def take_apart(

@@ -9,11 +9,23 @@ import numpy as np
 
 from seer.codegen.artifact import ArgSpec
 from seer.codegen.gpu.flat import lower_flat
+from seer.codegen.gpu.mma import lower_mma
 from seer.codegen.gpu.rows import lower_rows
 from seer.codegen.gpu.tiled import lower_tiled
 from seer.codegen.lower.context import Context, Place
 from seer.ir.expr import Expr, Load, walk
-from seer.ir.loops import Buffer, Exchange, LoopProgram, Scope, Stmt, Store, map_exprs, walk_stmts
+from seer.ir.loops import (
+    Buffer,
+    Exchange,
+    LoopProgram,
+    Mma,
+    Scope,
+    StartCopy,
+    Stmt,
+    Store,
+    map_exprs,
+    walk_stmts,
+)
 from seer.ir.sketch import Nest, Sketch
 from seer.ir.tensor import Placeholder
 from seer.runtime.target import Target
@@ -35,7 +47,7 @@ class LoweredKernels:
     scratch: tuple[Buffer, ...]
 
 
-_LOWER = {"flat": lower_flat, "rows": lower_rows, "tiled": lower_tiled}
+_LOWER = {"flat": lower_flat, "rows": lower_rows, "tiled": lower_tiled, "mma": lower_mma}
 
 
 def lower_gpu(sketch: Sketch, row: np.ndarray, target: Target, name: str = "kernel") -> LoweredKernels:
@@ -96,7 +108,9 @@ def _buffers(body: Stmt) -> dict[Buffer, None]:
         return e
 
     for s in walk_stmts(body):
-        if isinstance(s, Store | Exchange):
+        if isinstance(s, Store | Exchange | StartCopy):
             found[s.buffer] = None
+        if isinstance(s, Mma):
+            found.update((b, None) for b, _, _ in s.parts)
     map_exprs(body, note)
     return found

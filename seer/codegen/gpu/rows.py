@@ -135,12 +135,33 @@ class _Rows:
         zero = (as_expr(0),)
         terms = math.prod(a.extent for a in op.reduce_axes)
 
+        last = op.reduce_axes[-1]
+        is_wide = (
+            self.items % VECTOR == 0
+            and last.extent % VECTOR == 0
+            and reads_side_by_side(self.ctx.expand, op, last.name)
+        )
+        wide = self.ctx.new_buffer(f"{acc.name}_lanes", (VECTOR,), acc.dtype, Scope.REGISTER)
+        into = wide if is_wide else acc
+
         def body(values: dict[str, Expr], lane: Expr) -> Stmt:
             term = self.resolve(substitute(op.body, {**at, **values}))
-            return Store(acc, zero, combine(op, Load(acc, zero), term))
+            return Store(into, (lane,), combine(op, Load(into, (lane,)), term))
 
-        start = Store(acc, zero, identity_of(op))
-        return seq(start, self.shared_loop(op.reduce_axes, terms, body, is_wide=False))
+        loop = self.shared_loop(op.reduce_axes, terms, body, is_wide)
+        start: list[Stmt] = [Store(acc, zero, identity_of(op))]
+        if not is_wide:
+            return seq(*start, loop)
+        assert op.reducer is not None
+        v, w = self.ctx.fresh("v", VECTOR), self.ctx.fresh("v", VECTOR)
+        fill: Stmt = Store(wide, (v,), identity_of(op))
+        whole: Stmt = Store(acc, zero, op.reducer.combine(Load(acc, zero), Load(wide, (w,))))
+        return seq(
+            *start,
+            For(v.name, as_expr(VECTOR), LoopKind.UNROLLED, fill),
+            loop,
+            For(w.name, as_expr(VECTOR), LoopKind.UNROLLED, whole),
+        )
 
     def shared_loop(
         self, axes: tuple[Axis, ...], count: int, body: Callable[[dict[str, Expr], Expr], Stmt], is_wide: bool

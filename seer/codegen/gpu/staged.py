@@ -14,8 +14,8 @@ from seer.codegen.lower.context import Context
 from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import ComputeDAG, compute_op
 from seer.ir.divisible import divisor
-from seer.ir.expr import Const, Expr, Read, Select, Var, all_of, as_expr, children, select
-from seer.ir.loops import Buffer, For, LoopKind, Scope, Stmt, Store
+from seer.ir.expr import Const, Expr, Load, Read, Select, Var, all_of, as_expr, children, select
+from seer.ir.loops import Buffer, For, LoopKind, Scope, StartCopy, Stmt, Store
 from seer.ir.simplify import affine, simplify
 from seer.ir.tensor import Tensor
 
@@ -94,6 +94,16 @@ def dim_order(dims: tuple[Dim, ...], reduced: set[str], choice: int) -> tuple[in
     return (*(d for d in every if d not in inner), *inner)
 
 
+def padding(extent: Count, dim: Dim, reduced: set[str]) -> Count:
+    """Elements between rows of shared memory, so that a warp's fragment lies in 32 banks.
+
+    Lanes of a fragment read 8 rows of 4 neighbours where rows run along the reduction, else 4 of 8.
+    """
+    if any(a in reduced for a, _ in dim.terms):
+        return (4 - extent) % 8
+    return (8 - extent) % 16
+
+
 class StagedCopy:
     """One tensor's piece in shared memory."""
 
@@ -105,6 +115,8 @@ class StagedCopy:
         reduced: set[str],
         choice: int,
         covered: dict[str, int],
+        is_padded: bool = False,
+        stages: int = 1,
     ) -> None:
         dims = staged_dims(ctx.sketch.dag, stage, tensor.name)
         assert dims is not None
@@ -112,6 +124,11 @@ class StagedCopy:
         self.order = dim_order(dims, reduced, choice)
         self.extents = tuple(int(d.extent(covered)) for d in dims)
         shape = tuple(self.extents[d] for d in self.order)
+        if is_padded:
+            shape = (*shape[:-1], shape[-1] + int(padding(shape[-1], dims[self.order[-1]], reduced)))
+        self.stages, self.stage = stages, as_expr(0)
+        if stages > 1:
+            shape = (stages, *shape)
         self.buffer: Buffer = ctx.new_buffer(tensor.name, shape, tensor.dtype, Scope.BLOCK_SHARED)
         self.base: tuple[Expr, ...] = ()
 
@@ -122,8 +139,12 @@ class StagedCopy:
 
     def at(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The place in shared memory of an element of the tensor."""
-        local = [i - b for i, b in zip(indices, self.base, strict=True)]
-        return tuple(simplify(local[d], self.ctx.ranges) for d in self.order)
+        return self._at([i - b for i, b in zip(indices, self.base, strict=True)])
+
+    def _at(self, local: list[Expr]) -> tuple[Expr, ...]:
+        """The place of an element of the piece."""
+        inside = tuple(simplify(local[d], self.ctx.ranges) for d in self.order)
+        return (self.stage, *inside) if self.stages > 1 else inside
 
     def vector(self, known: Mapping[str, int]) -> int:
         """How many elements each thread copies at once."""
@@ -174,12 +195,22 @@ class StagedCopy:
             value = select(cond, value, _zero(self.tensor.dtype))
         elif not cond.value:
             value = _zero(self.tensor.dtype)
-        place = [*local[:-1], local[-1] + lane]
-        indices = tuple(simplify(place[d], ctx.ranges) for d in self.order)
-        body: Stmt = Store(self.buffer, indices, value)
+        indices = self._at([*local[:-1], local[-1] + lane])
+        is_late = self.stages > 1 and _is_plain_copy(value)
+        body: Stmt = (StartCopy if is_late else Store)(self.buffer, indices, value)
         return For(v.name, as_expr(width), LoopKind.VECTORIZED, body) if width > 1 else body
+
+
+def _is_plain_copy(value: Expr) -> bool:
+    """Whether four bytes of an argument, or 0, are moved as they are."""
+    if isinstance(value, Select):
+        if value.b != _zero(value.dtype):
+            return False
+        value = value.a
+    is_argument = isinstance(value, Load) and value.buffer.scope is Scope.ARG
+    return is_argument and dtype_of(value.dtype).size_bytes == 4
 
 
 def _zero(dtype: str) -> Const:
     kind = dtype_of(dtype).kind
-    return Const({"float": 0.0, "int": 0, "bool": False}[kind], dtype)
+    return Const({"float": 0.0, "storage": 0.0, "int": 0, "bool": False}[kind], dtype)

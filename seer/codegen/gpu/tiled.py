@@ -14,13 +14,15 @@ not store what lies outside. A reduce axis reaches over its end only where that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from seer.codegen.gpu.common import (
     VECTOR,
     combine,
     grid,
     guarded,
+    param,
     store_finished,
     take_apart,
     trips_of,
@@ -28,6 +30,7 @@ from seer.codegen.gpu.common import (
     unrolled,
     wrap,
 )
+from seer.codegen.gpu.pipeline import pipeline
 from seer.codegen.gpu.staged import StagedCopy
 from seer.codegen.lower.context import Context
 from seer.ir.dag import ComputeDAG
@@ -89,8 +92,10 @@ class TiledLowering:
         self.vars: dict[tuple[str, int], Expr] = {}
         self.known: dict[str, int] = {}
         covered = {a: self.step(a, BLOCK) for a in self.axes} | {a: self.step(a, R0) for a in self.reduced}
+        self.stages = param(ctx, nest.bind.stages, 1)
+        make = partial(StagedCopy, ctx, nest.stage)
         self.copies = {
-            t: StagedCopy(ctx, nest.stage, ctx.sketch.dag.tensor(t), set(self.reduced), choice, covered)
+            t: make(ctx.sketch.dag.tensor(t), set(self.reduced), choice, covered, stages=self.stages)
             for t, choice in self.choices.items()
             if choice
         }
@@ -151,6 +156,8 @@ class TiledLowering:
 
     def blocks_of_terms(self) -> Stmt:
         """The outer reduce loops: copies to shared memory, then the terms."""
+        if self.stages > 1 and self.copies:
+            return self.pipelined()
         opened = []
         for a in self.reduced:
             n = self.trip(a, R0)
@@ -171,6 +178,31 @@ class TiledLowering:
         for var, n in reversed(opened):
             body = For(var.name, as_expr(n), LoopKind.SERIAL, body)
         return body
+
+    def pipelined(self) -> Stmt:
+        """The same with copies started ahead."""
+
+        def enter(coordinates: Sequence[Expr]) -> dict[str, Expr]:
+            self.vars |= {(a, R0): v for a, v in zip(self.reduced, coordinates, strict=True)}
+            return {a: self.block_start(a) for a in self.extent}
+
+        def compute(coordinates: Sequence[Expr]) -> Stmt:
+            enter(coordinates)
+            return self.terms()
+
+        blocks = [(f"{a}0", self.trip(a, R0)) for a in self.reduced]
+        out = pipeline(
+            self.ctx,
+            blocks,
+            list(self.copies.values()),
+            self.stages,
+            enter,
+            lambda c: c.copy(self.thread, self.threads, self.known),
+            compute,
+        )
+        for a in self.reduced:
+            self.vars.pop((a, R0), None)
+        return out
 
     def block_start(self, axis: str) -> Expr:
         """Where the block's part of an axis starts."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from seer.codegen.cuda.artifact import Launch
+from seer.codegen.cuda.module import Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Device(Protocol):
         """Copy between device memories of the same size."""
         ...
 
-    def load(self, source: str) -> Any:
-        """Compile and load CUDA C; the same source is loaded once.
+    def load(self, source: str, cubin: bytes | None = None) -> Any:
+        """Load CUDA C, compiled here unless its cubin is given; the same source is loaded once.
 
         Raises:
             BuildError: if it cannot be compiled or loaded.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from seer.codegen.cuda.artifact import Launch
+from seer.codegen.cuda.module import Launch
 from seer.errors import BuildError, MeasureError, TargetError
 from seer.runtime import nvrtc
 from seer.runtime.cuda.device import Memory
-
-_STATIC_SHARED_BYTES = 48 << 10  # more than this must be asked for
 
 
 def driver() -> Any:
@@ -80,6 +79,8 @@ class PycudaDevice:
             self._l2_bytes = int(device.get_attribute(drv.device_attribute.L2_CACHE_SIZE))
             self._context = device.retain_primary_context()
             self._context.push()
+            # pycuda aborts the process if a context is current at its end.
+            self._leave = weakref.finalize(self, _leave, self._context, drv.Error)
             self._stream = drv.Stream()
         except drv.Error as e:
             raise TargetError(f"CUDA device {index} cannot be opened: {e}") from e
@@ -117,11 +118,11 @@ class PycudaDevice:
                     _address(destination), _address(source), source.size_bytes, self._stream
                 )
 
-    def load(self, source: str) -> Any:
+    def load(self, source: str, cubin: bytes | None = None) -> Any:
         if source not in self._modules:
-            cubin = nvrtc.compile_cubin(source, self.arch)
+            code = cubin or nvrtc.compile_cubin(source, self.arch).data
             try:
-                self._modules[source] = self._driver.module_from_buffer(cubin.data)
+                self._modules[source] = self._driver.module_from_buffer(code)
             except self._driver.Error as e:
                 raise BuildError(f"the driver refuses the cubin for {self.arch}: {e}") from e
         return self._modules[source]
@@ -132,11 +133,10 @@ class PycudaDevice:
             if key not in self._functions:
                 self._functions[key] = self._function(module, launch)
             self._functions[key].prepared_async_call(
-                launch.grid,
-                launch.block,
+                (launch.blocks, 1, 1),
+                (launch.threads, 1, 1),
                 self._stream,
                 *map(_address, args),
-                shared_size=launch.shared_bytes,
             )
 
     def synchronize(self) -> None:
@@ -163,15 +163,10 @@ class PycudaDevice:
         self._functions.clear()
         self._modules.clear()
         self._flush = None
-        with contextlib.suppress(self._driver.Error):  # after a fault of a kernel the context is lost
-            self._context.pop()
-            self._context.detach()
+        self._leave()
 
     def _function(self, module: Any, launch: Launch) -> Any:
         function = module.get_function(launch.name)
-        if launch.shared_bytes > _STATIC_SHARED_BYTES:
-            attribute = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-            function.set_attribute(attribute, launch.shared_bytes)
         function.prepare("P" * len(launch.args))
         return function
 
@@ -181,6 +176,12 @@ class PycudaDevice:
             yield
         except self._driver.Error as e:
             raise MeasureError(f"{self.name} cannot {what}: {e}") from e
+
+
+def _leave(context: Any, error: type[Exception]) -> None:
+    with contextlib.suppress(error):  # after a fault of a kernel the context is lost
+        context.pop()
+        context.detach()
 
 
 def _address(memory: Memory) -> int:

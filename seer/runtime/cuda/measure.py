@@ -1,83 +1,160 @@
-"""CUDA candidates measured: each runs in the process that owns the device, and failures are results."""
+"""CUDA candidates measured: compiled side by side, run one at a time on each device.
+
+They run in the process that owns the device, so that a crash is a result and not the end.
+"""
 
 from __future__ import annotations
 
-import statistics
+import contextlib
+import queue
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
-from seer.codegen.cuda.artifact import CudaKernel
-from seer.errors import MeasureError
+import numpy as np
+
+from seer import flags
+from seer.codegen.cuda.module import CudaModule
+from seer.errors import BuildError, MeasureError, ScheduleError, VerifyError
+from seer.ir.sketch import Sketch
+from seer.runtime.cuda.build import compile_kernel
+from seer.runtime.cuda.runner import CudaRunner
 from seer.runtime.cuda.spec import DeviceSpec
-from seer.runtime.measure import MeasureResult
-from seer.runtime.pool import WorkerGoneError, WorkerProcess
+from seer.runtime.measure import (
+    FINAL_ROUNDS,
+    MIN_RUN_LIMIT_S,
+    RUN_LIMIT_FACTOR,
+    RUN_LIMIT_S,
+    Candidate,
+    MeasureResult,
+    lower_quartile,
+)
 
-_OPEN_LIMIT_S = 600.0
+# A sketch and a row as CUDA C.
+Generate = Callable[[Sketch, np.ndarray], CudaModule]
 
 
-class CudaRunner:
-    """The one process that uses a device; it is replaced when it or the device dies.
+class CudaMeasurer:
+    """A Measurer on one or more devices.
+
+    Threads generate and compile candidates (the compiler runs without Python's lock) while each
+    device checks and times one at a time.
 
     Args:
-        spec: the device.
+        specs: the devices; equal ones, since their times are compared.
+        generate: makes CUDA C of a candidate.
         seed: of the inputs.
         flush_cache: time with a cold second-level cache.
     """
 
-    def __init__(self, spec: DeviceSpec, seed: int = 0, flush_cache: bool = False) -> None:
-        self._spec, self._seed, self._flush_cache = spec, seed, flush_cache
-        self._worker = WorkerProcess("seer.runtime.cuda.worker")
-        self._open: tuple[int, CudaKernel] | None = None
+    def __init__(
+        self, specs: Sequence[DeviceSpec], generate: Generate, seed: int = 0, flush_cache: bool = False
+    ) -> None:
+        self._specs, self._generate = specs, generate
+        self._runners = [CudaRunner(s, seed, flush_cache) for s in specs]
+        self._builders = ThreadPoolExecutor(flags.workers(), thread_name_prefix="seer-cuda-build")
+        self._devices = ThreadPoolExecutor(len(specs), thread_name_prefix="seer-cuda-run")
+        self._naive: dict[int, tuple[Sketch, CudaModule]] = {}
 
     def measure(
-        self, reference: CudaKernel, kernel: CudaKernel, best_s: float, limit_s: float
-    ) -> MeasureResult:
-        """Build, check and time one candidate.
-
-        Args:
-            reference: the task's naive schedule, whose result is the right one.
-            kernel: the candidate.
-            best_s: the best time known so far (infinity if none).
-            limit_s: seconds after which the process is ended.
+        self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
+    ) -> Iterator[MeasureResult]:
+        """See Measurer.measure.
 
         Raises:
-            MeasureError: if the device cannot be opened, or the reference cannot be run.
+            MeasureError: if a device cannot be opened, or the naive schedule cannot be run.
         """
-        self._worker.start()
-        if self._open != (self._worker.generation, reference):
-            self._prepare(reference)
+        reference = self._reference(naive)
+        arch = self._runners[0].arch
+        built = [self._builders.submit(self._build, c, arch) for c in candidates]
+        free: queue.SimpleQueue[CudaRunner] = queue.SimpleQueue()
+        for r in self._runners:
+            free.put(r)
+        best = _Best(best_s)
+
+        def run(k: int) -> MeasureResult:
+            result = built[k].result()
+            if isinstance(result, MeasureResult):
+                return result
+            runner = free.get()
+            try:
+                return best.note(self._run(runner, reference, result, best.seconds))
+            finally:
+                free.put(runner)
+
+        running: list[Future[MeasureResult]] = [self._devices.submit(run, k) for k in range(len(candidates))]
+        try:
+            for future in running:
+                yield future.result()
+        finally:
+            for f in running:
+                f.cancel()
+            for b in built:
+                b.cancel()
+
+    def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """See Measurer.remeasure: on the first device, in turn; the lower quartile over rounds."""
+        reference = self._reference(naive)
+        arch = self._runners[0].arch
+        built = list(self._builders.map(lambda c: self._build(c, arch), candidates))
+        rounds: list[list[MeasureResult]] = [[] for _ in built]
+        for _ in range(FINAL_ROUNDS):
+            for k, b in enumerate(built):
+                if isinstance(b, MeasureResult):
+                    rounds[k].append(b)
+                else:
+                    rounds[k].append(self._run(self._runners[0], reference, b, float("inf")))
+        return [lower_quartile(r) for r in rounds]
+
+    def _build(self, candidate: Candidate, arch: str) -> _Built | MeasureResult:
         start = time.perf_counter()
         try:
-            status, *rest = self._worker.request("run", kernel, best_s, self._flush_cache, limit_s=limit_s)
-        except WorkerGoneError as e:
-            status, rest = "error", [e.reason, str(e)]
-        run_s = time.perf_counter() - start
-        if status != "ok":
-            if rest[0] == "crash":
-                self._worker.stop()  # the next candidate gets a device in good order
-            return MeasureResult(float("inf"), rest[0], rest[1], run_s=run_s)
-        return MeasureResult(statistics.median(rest[0]), times=tuple(rest[0]), run_s=run_s)
+            kernel = self._generate(*candidate)
+            cubin = compile_kernel(kernel, self._specs[0], arch)
+        except (ScheduleError, BuildError, VerifyError) as e:
+            reason = "lower" if isinstance(e, ScheduleError) else "build"
+            return MeasureResult(float("inf"), reason, str(e), build_s=time.perf_counter() - start)
+        return _Built(kernel, cubin, time.perf_counter() - start)
 
-    def _prepare(self, reference: CudaKernel) -> None:
-        if self._open is None or self._open[0] != self._worker.generation:
-            self._request("device", self._spec, failure="the device cannot be used")
-        self._request("open", reference, self._seed, failure="the naive schedule cannot be run")
-        self._open = (self._worker.generation, reference)
+    def _run(self, runner: CudaRunner, reference: CudaModule, b: _Built, best_s: float) -> MeasureResult:
+        limit_s = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
+        result = runner.measure(reference, b.kernel, best_s, limit_s, b.cubin)
+        return replace(result, build_s=b.build_s)
 
-    def _request(self, *request: object, failure: str) -> None:
-        try:
-            status, *rest = self._worker.request(*request, limit_s=_OPEN_LIMIT_S)
-        except WorkerGoneError as e:
-            raise MeasureError(f"{failure}: {e}") from e
-        if status != "ok":
-            self._worker.stop()
-            raise MeasureError(f"{failure}: {rest[1]}")
+    def _reference(self, naive: Sketch) -> CudaModule:
+        known = self._naive.get(id(naive))
+        if known is None:
+            row = np.zeros(len(naive.params), dtype=np.int64)
+            known = self._naive[id(naive)] = (naive, self._generate(naive, row))
+        return known[1]
 
     def close(self) -> None:
-        """End the process."""
-        self._worker.stop()
+        """End all processes and threads."""
+        for pool in (self._builders, self._devices):
+            pool.shutdown(wait=False, cancel_futures=True)
+        for r in self._runners:
+            with contextlib.suppress(MeasureError):
+                r.close()
 
-    def __enter__(self) -> CudaRunner:
+    def __enter__(self) -> CudaMeasurer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Built:
+    def __init__(self, kernel: CudaModule, cubin: bytes | None, build_s: float) -> None:
+        self.kernel, self.cubin, self.build_s = kernel, cubin, build_s
+
+
+class _Best:
+    """The best time so far; devices may set it at the same time, and the smaller one stays."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def note(self, result: MeasureResult) -> MeasureResult:
+        self.seconds = min(self.seconds, result.seconds)
+        return result

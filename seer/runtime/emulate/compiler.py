@@ -46,7 +46,7 @@ def library(text: str, checked: bool) -> Path:
         TargetError: if there is no C++ compiler.
         BuildError: if it refuses the source; the message is the compiler's.
     """
-    options = (*_COMMON, *(_CHECKED if checked else _FAST))
+    options = (*_COMMON, *((*_CHECKED, *_poison()) if checked else _FAST))
 
     def build(out: Path) -> None:
         source = out.with_suffix(".cpp")
@@ -79,6 +79,15 @@ def _precompiled(options: tuple[str, ...]) -> Path:
             _run([compiler(), *options, f"-I{HEADERS}", "-x", "c++-header", header, "-o", made])
 
     return _cached(f"h{_hash(*options)}", build)
+
+
+@functools.lru_cache(maxsize=1)
+def _poison() -> tuple[str, ...]:
+    """Local variables that nothing has set get large numbers, if the compiler can do that."""
+    option = "-ftrivial-auto-var-init=pattern"
+    command = [compiler(), option, "-x", "c++", "-fsyntax-only", os.devnull]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=_LIMIT_S)
+    return () if done.returncode else (option,)
 
 
 def _cached(name: str, build: Callable[[Path], None]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -95,6 +96,7 @@ class Translation:
     is_blocking: bool
 
 
+@functools.lru_cache(maxsize=256)
 def translate(source: str, checked: bool) -> Translation:
     """The C++ of a CUDA source.
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <map>
 
 #include "runtime.h"
 
@@ -26,6 +27,7 @@ size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Who touched a cell, as one number: kind (2 bits), thread (10), warp's epoch (14), epoch (16), block (22).
 enum Kind : uint64_t { nobody, plain, atomic, atomic_by_many };
+constexpr uint64_t in_flight = (uint64_t)1 << 63;  // with nobody: an asynchronous copy will write it
 uint64_t now_without_kind;
 bool is_plain_now(uint64_t who) { return who == (now_without_kind | plain); }
 Kind kind_of(uint64_t who) { return (Kind)(who & 3); }
@@ -79,26 +81,24 @@ std::string who_waits() {
             (same_block ? " with no barrier between" + who_waits() : "; blocks are not ordered"));
 }
 
+void check_written(const Region& r, size_t index, const char* verb, uintptr_t pc, int line) {
+  const Cell& c = r.cells[index];
+  bool is_known = kind_of(c.write) != nobody && (!r.is_shared || block_of(c.write) == block.index);
+  if (is_known || r.is_initialised) return;
+  Place place;
+  place.pc = pc;
+  place.line = line;
+  place.array = r.name;
+  std::string message = std::string(verb) + " " + element_name(r, index);
+  if (c.write & in_flight)
+    fault("unwritten read", place, message + ", whose asynchronous copy has not been waited for");
+  fault("unwritten read", place,
+        message + ", which nothing has written yet" + (r.is_shared ? " in this block" : "") + who_waits());
+}
+
 void check_read(Region& r, size_t index, uintptr_t pc, int line) {
   Cell& c = r.cells[index];
-  if (r.is_shared && (kind_of(c.write) == nobody || block_of(c.write) != block.index)) {
-    Place place;
-    place.pc = pc;
-    place.line = line;
-    place.array = r.name;
-    bool in_flight = kind_of(c.write) == nobody && c.write != 0;
-    fault("unwritten read", place,
-          "reads " + element_name(r, index) +
-              (in_flight ? std::string(", whose asynchronous copy has not been waited for")
-                         : ", which nothing has written yet in this block" + who_waits()));
-  }
-  if (!r.is_initialised && kind_of(c.write) == nobody) {
-    Place place;
-    place.pc = pc;
-    place.line = line;
-    place.array = r.name;
-    fault("unwritten read", place, "reads " + element_name(r, index) + ", which nothing has written");
-  }
+  check_written(r, index, "reads", pc, line);
   if (!r.is_writable || is_plain_now(c.read)) return;
   if (!is_ordered(c.write, r.is_shared))
     fault_race(r, index, "reads", "has written", c.write, pc, c.write_pc, line);
@@ -122,6 +122,7 @@ void check_write(Region& r, size_t index, bool is_atomic, uintptr_t pc, int line
   Cell& c = r.cells[index];
   bool both_atomic = is_atomic && kind_of(c.write) >= atomic;
   const char* verb = is_atomic ? "atomically updates" : "writes";
+  if (is_atomic) check_written(r, index, verb, pc, line);
   if (!both_atomic && !is_ordered(c.write, r.is_shared))
     fault_race(r, index, verb, "has written too", c.write, pc, c.write_pc, line);
   if (!is_ordered(c.read, r.is_shared))
@@ -236,7 +237,7 @@ void mark_in_flight(void* to, size_t bytes) {
   Region& r = *owners[k / chunk];
   size_t first = (size_t)((char*)to - r.start) / r.element_bytes;
   size_t last = (size_t)((char*)to - r.start + bytes - 1) / r.element_bytes;
-  for (size_t i = first; i <= last; i++) r.cells[i].write = now_without_kind | (uint64_t)1 << 63 | nobody;
+  for (size_t i = first; i <= last; i++) r.cells[i].write = now_without_kind | in_flight | nobody;
 }
 
 void check_access(uintptr_t address, size_t bytes, Access access, uintptr_t pc, int line) {
@@ -288,18 +289,18 @@ uint32_t load_word(const void* p, int line) {
 }
 
 void* shared_array(unsigned key, const char* name, size_t bytes, size_t element_bytes) {
-  static std::vector<Region*> known;
-  if (key >= known.size()) known.resize(key + 1);
-  if (known[key] == nullptr) {
+  static std::map<std::pair<unsigned, size_t>, Region*> known;  // templates have a size for each instance
+  Region*& r = known[{key, bytes}];
+  if (r == nullptr) {
     static_shared_bytes += bytes;
     if (static_shared_bytes > max_static_shared_bytes)
       fault("too much shared memory", Place(),
             format("the kernel declares %zu bytes of shared memory; at most %zu can be static",
                    static_shared_bytes, max_static_shared_bytes));
-    known[key] = add_region(name, bytes, element_bytes, true, true, false);
-    memset(known[key]->start, 0xff, bytes);
+    r = add_region(name, bytes, element_bytes, true, true, false);
+    memset(r->start, 0xff, bytes);
   }
-  return known[key]->start;
+  return r->start;
 }
 
 void* dynamic_shared() {

@@ -69,9 +69,7 @@ struct Region {
   size_t bytes;
   size_t element_bytes;
   bool is_shared, is_writable, is_initialised;
-  std::vector<char>* unused = nullptr;
   Cell* cells = nullptr;
-  bool in_flight = false;
 };
 
 void reserve_memory(size_t bytes);

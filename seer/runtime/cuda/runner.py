@@ -1,0 +1,111 @@
+"""The process that owns a device, seen from outside: failures of a candidate are results."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from seer.codegen.cuda.module import CudaModule
+from seer.errors import MeasureError
+from seer.runtime.cuda.spec import DeviceSpec
+from seer.runtime.measure import MeasureResult
+from seer.runtime.pool import WorkerGoneError, WorkerProcess
+
+_OPEN_LIMIT_S = 600.0
+
+
+class CudaRunner:
+    """The one process that uses a device; it is replaced when it or the device dies.
+
+    Args:
+        spec: the device.
+        seed: of the inputs.
+        flush_cache: time with a cold second-level cache.
+    """
+
+    def __init__(self, spec: DeviceSpec, seed: int = 0, flush_cache: bool = False) -> None:
+        self._spec, self._seed, self._flush_cache = spec, seed, flush_cache
+        self._worker = WorkerProcess("seer.runtime.cuda.worker")
+        self._arch: str | None = None
+        self._device_of = -1  # the process that has the device open
+        self._bench: tuple[int, CudaModule] | None = None  # the process, and what it compares with
+
+    @property
+    def arch(self) -> str:
+        """What the device runs.
+
+        Raises:
+            MeasureError: if it cannot be opened.
+        """
+        if self._arch is None:
+            self._worker.start()
+            self._open_device()
+        assert self._arch is not None
+        return self._arch
+
+    def measure(
+        self,
+        reference: CudaModule,
+        kernel: CudaModule,
+        best_s: float,
+        limit_s: float,
+        cubin: bytes | None = None,
+    ) -> MeasureResult:
+        """Check and time one candidate.
+
+        Args:
+            reference: the task's naive schedule, whose result is the right one.
+            kernel: the candidate.
+            best_s: the best time known so far (infinity if none).
+            limit_s: seconds after which the process is ended.
+            cubin: the candidate compiled; without it the worker compiles.
+
+        Raises:
+            MeasureError: if the device cannot be opened, or the reference cannot be run.
+        """
+        self._worker.start()
+        if self._bench != (self._worker.generation, reference):
+            self._open_bench(reference)
+        start = time.perf_counter()
+        request = ("run", kernel, cubin, best_s, self._flush_cache)
+        try:
+            status, *rest = self._worker.request(*request, limit_s=limit_s)
+        except WorkerGoneError as e:
+            status, rest = "error", [e.reason, str(e)]
+        run_s = time.perf_counter() - start
+        if status != "ok":
+            if rest[0] == "crash":
+                self._worker.stop()  # the next candidate gets a device in good order
+            return MeasureResult(float("inf"), rest[0], rest[1], run_s=run_s)
+        return MeasureResult(statistics.median(rest[0]), times=tuple(rest[0]), run_s=run_s)
+
+    def _open_bench(self, reference: CudaModule) -> None:
+        if self._device_of != self._worker.generation:
+            self._open_device()
+        self._request("open", reference, self._seed, failure="the naive schedule cannot be run")
+        self._bench = (self._worker.generation, reference)
+
+    def _open_device(self) -> None:
+        self._arch = self._request("device", self._spec, failure="the device cannot be used")
+        self._device_of = self._worker.generation
+
+    def _request(self, *request: object, failure: str) -> Any:
+        try:
+            status, *rest = self._worker.request(*request, limit_s=_OPEN_LIMIT_S)
+        except WorkerGoneError as e:
+            raise MeasureError(f"{failure}: {e}") from e
+        if status != "ok":
+            self._worker.stop()
+            raise MeasureError(f"{failure}: {rest[1]}")
+        return rest[0]
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.stop()
+
+    def __enter__(self) -> CudaRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
