@@ -1,25 +1,36 @@
 """Search strategies against each other: latency over time and over measurements, several seeds.
 
+python -m benchmarks.search --out runs                      # everything; hours. Goes on where it stopped.
 python -m benchmarks.search --only resnet18 --trials 400 --strategies ansor seer --seeds 3 --json out.json
+python -m benchmarks.search --out runs --peers --tvm-python PYTHON --ansor-python PYTHON
+
+"warm" is seer that starts with what the runs of the first strategy learnt about the other models.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import seer
+from benchmarks import search_peers
+from benchmarks.networks import network
 from benchmarks.peers import optional
 from benchmarks.report import Row, table, write_json
+from seer.runtime.records import Records
 from seer.search.events import TuneEvent
-from seer.search.strategies import strategy_names
 
-DEFAULTS = ("resnet18", "mobilenet_v2", "bert_base")
+DEFAULTS = ("resnet18", "resnet50", "mobilenet_0.5", "mobilenet_v2_0.5", "bert_small")
+STRATEGIES = ("ansor", "random", "familyseer", "seer", "warm")
+WARM = "warm"
 SUMMARY = (
+    "model",
     "strategy",
     "runs",
     "latency_ms",
@@ -33,101 +44,215 @@ SUMMARY = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns the exit status."""
+    args = _parser().parse_args(argv)
+    models, strategies = args.only or list(DEFAULTS), args.strategies
+    with tempfile.TemporaryDirectory() as scratch:
+        out = args.out or Path(scratch)
+        out.mkdir(parents=True, exist_ok=True)
+        rows: list[Row] = []
+        try:
+            # A warm run reads the cold runs of the other models, so those come first.
+            for strategy in sorted(strategies, key=lambda s: s.startswith(WARM)):
+                for name in models:
+                    for seed in range(args.seeds):
+                        rows += Run(out, name, strategy, seed, args.trials, args.threads).curve(
+                            [m for m in models if m != name], strategies[0]
+                        )
+                        write_json(args.json, rows)
+            summary = [r for name in models for r in summarise(name, rows, strategies[0])]
+            show(summary, strategies[0])
+            if args.plot is not None:
+                plot(args.plot, rows)
+            if args.peers:
+                pythons = {"metaschedule": args.tvm_python, "ansor-tvm": args.ansor_python}
+                rows += search_peers.compare(
+                    out, pythons, args.peer_strategy, args.seeds, args.threads, args.seconds
+                )
+        except seer.errors.SeerError as e:
+            print(f"error: {e}", file=sys.stderr)
+            return 2
+        write_json(args.json, [*rows, *summary])
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__.split("\n")[0])
-    p.add_argument("--only", action="append", metavar="MODEL", help="a zoo model (may be repeated)")
+    p.add_argument("--only", action="append", metavar="MODEL", help="a model (may be repeated)")
     p.add_argument(
         "--strategies",
         nargs="+",
-        default=strategy_names(),
+        default=list(STRATEGIES),
         help="names, with options after commas; the first is the reference",
     )
     p.add_argument("--trials", type=int, default=400, help="measurements of each run (default 400)")
     p.add_argument("--seeds", type=int, default=3, help="runs of each (default 3)")
     p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--warm", type=Path, metavar="RECORDS", help="all but the first start from these records")
+    p.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="keep runs here; finished ones are not repeated"
+    )
+    p.add_argument("--peers", action="store_true", help="also kernels against TVM")
+    p.add_argument("--tvm-python", type=Path, metavar="PATH", help="an interpreter with apache-tvm")
+    p.add_argument("--ansor-python", type=Path, metavar="PATH", help="an interpreter with hhb-tvm")
+    p.add_argument("--peer-strategy", default="seer", help="the strategy that meets TVM (default seer)")
+    p.add_argument("--seconds", type=float, default=600, help="of each search of a kernel (default 600)")
     p.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves (needs matplotlib)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the curves")
-    args = p.parse_args(argv)
-    rows: list[Row] = []
-    try:
-        for name in args.only or DEFAULTS:
-            for seed in range(args.seeds):
-                for strategy in args.strategies:
-                    rows += curve(
-                        name,
-                        strategy,
-                        seed,
-                        args.trials,
-                        args.threads,
-                        args.warm if strategy != args.strategies[0] else None,
-                    )
-                    write_json(args.json, rows)
-            summarise(name, [r for r in rows if r["model"] == name], args.strategies[0])
-            if args.plot is not None:
-                plot(args.plot, rows)
-    except seer.errors.UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    return 0
+    return p
 
 
-def curve(
-    name: str, strategy: str, seed: int, trials: int, threads: int, warm: Path | None = None
-) -> list[Row]:
-    """One run: a row whenever the model's latency is known and has changed."""
-    rows: list[Row] = []
+class Run:
+    """One search: its records and its curve lie in a folder, under a name of its own."""
 
-    def note(e: TuneEvent) -> None:
-        if math.isfinite(e.latency_s) and e.kind in ("measured", "end"):
-            rows.append(
-                {
-                    "model": name,
-                    "strategy": strategy,
-                    "seed": seed,
-                    "seconds": e.elapsed_s,
-                    "measurements": e.trials,
-                    "latency_ms": 1e3 * e.latency_s,
-                    "is_final": e.kind == "end",
-                }
+    def __init__(self, out: Path, model: str, strategy: str, seed: int, trials: int, threads: int) -> None:
+        self.out, self.model, self.strategy, self.seed = out, model, strategy, seed
+        self.trials, self.threads = trials, threads
+
+    @property
+    def stem(self) -> str:
+        return f"{self.model}-{self.strategy.replace(',', '+')}-{self.seed}-{self.trials}t{self.threads}"
+
+    @property
+    def records(self) -> Path:
+        return self.out / f"{self.stem}.db"
+
+    def curve(self, others: Sequence[str], reference: str) -> list[Row]:
+        """A row whenever the model's latency is known and has changed.
+
+        A finished run is read; one that was stopped is made anew, since its times would have a gap.
+        """
+        file = self.out / f"{self.stem}.json"
+        if file.exists():
+            rows: list[Row] = json.loads(file.read_text())
+            return rows
+        for old in self.out.glob(f"{self.stem}.db*"):
+            old.unlink()
+        rows = self._tune(self._store(others, reference))
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(rows))
+        partial.rename(file)
+        print(
+            f"{self.stem}: {rows[-1]['latency_ms']:.3f} ms" if rows else f"{self.stem}: nothing", flush=True
+        )
+        return rows
+
+    def _store(self, others: Sequence[str], reference: str) -> Records | None:
+        """For a warm run, the reference's records of the other models, same seed."""
+        if not self.strategy.startswith(WARM):
+            return None
+        store = Records()
+        for name in others:
+            cold = Run(self.out, name, reference, self.seed, self.trials, self.threads)
+            if cold.records.exists():
+                with Records(cold.records) as found:
+                    store.append(found.all())
+        return store
+
+    def _tune(self, store: Records | None) -> list[Row]:
+        rows: list[Row] = []
+
+        def note(e: TuneEvent) -> None:
+            if math.isfinite(e.latency_s) and e.kind in ("measured", "end"):
+                rows.append(
+                    {
+                        "model": self.model,
+                        "strategy": self.strategy,
+                        "seed": self.seed,
+                        "seconds": e.elapsed_s,
+                        "measurements": e.trials,
+                        "latency_ms": 1e3 * e.latency_s,
+                        "is_final": e.kind == "end",
+                    }
+                )
+
+        target = seer.Target.parse(f"llvm -threads={self.threads}")
+        strategy = self.strategy
+        if strategy.startswith(WARM):
+            strategy = "seer" + strategy.removeprefix(WARM)
+        with Records(self.records) as records:
+            seer.tune(
+                network(self.model),
+                target,
+                trials=self.trials,
+                seed=self.seed,
+                strategy=strategy,
+                progress=note,
+                records=records,
+                store=store,
+                cold=True,
+            )
+        return rows
+
+
+def show(summary: Sequence[Row], reference: str) -> None:
+    """The table of all models, geometric means, and every run that never reached the reference."""
+    table(f"to the final latency of {reference} (same seed)", summary, SUMMARY)
+    means = []
+    for strategy in dict.fromkeys(r["strategy"] for r in summary):
+        mine = [r for r in summary if r["strategy"] == strategy]
+        hit = [r for r in mine if r["times_faster"] is not None]
+        means.append(
+            {
+                "strategy": strategy,
+                "models": len(mine),
+                "times_faster": _mean(r["times_faster"] for r in hit),
+                "times_fewer": _mean(r["times_fewer"] for r in hit),
+                "times_better": _mean(r["times_better"] for r in mine),
+                "never": sum(len(r["never_reached_seeds"].split()) for r in mine),
+            }
+        )
+    table("geometric means over models", means, tuple(means[0]) if means else ())
+    for r in summary:
+        if r["never_reached_seeds"]:
+            print(
+                f"never as good as {reference}: {r['model']}, {r['strategy']}, "
+                f"seeds {r['never_reached_seeds']}"
             )
 
-    target = seer.Target.parse(f"llvm -threads={threads}")
-    seer.tune(
-        seer.zoo.get(name), target, trials=trials, seed=seed, strategy=strategy, progress=note, store=warm
-    )
-    return rows
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return statistics.geometric_mean(known) if known else None
 
 
 def summarise(name: str, rows: Sequence[Row], reference: str) -> list[Row]:
     """Where each run ended, and how soon it was as good as the reference strategy ended (same seed)."""
+    rows = [r for r in rows if r.get("model") == name]
     out: list[Row] = []
     for strategy in dict.fromkeys(r["strategy"] for r in rows):
         runs = [runs_of(rows, strategy, seed) for seed in dict.fromkeys(r["seed"] for r in rows)]
-        faster, fewer, missed = [], [], []
-        for run in runs:
+        faster, fewer, better, missed = [], [], [], []
+        for run in [r for r in runs if r]:
             seed = run[0]["seed"]
             # Final times are taken anew; the way there is compared by the times of trials alone.
             end = on_the_way(runs_of(rows, reference, seed))[-1]
             hit = next((r for r in on_the_way(run) if r["latency_ms"] <= end["latency_ms"]), None)
+            better.append(end["latency_ms"] / on_the_way(run)[-1]["latency_ms"])
             if hit is None:
                 missed.append(seed)
             else:
-                faster.append(end["seconds"] / hit["seconds"])
-                fewer.append(end["measurements"] / hit["measurements"])
+                # From when the reference first was as good as it ended, not from when it stopped.
+                first = next(
+                    r
+                    for r in on_the_way(runs_of(rows, reference, seed))
+                    if r["latency_ms"] <= end["latency_ms"]
+                )
+                faster.append(first["seconds"] / hit["seconds"])
+                fewer.append(first["measurements"] / hit["measurements"])
         out.append(
             {
+                "kind": "summary",
                 "model": name,
                 "strategy": strategy,
                 "runs": len(runs),
-                "latency_ms": statistics.median(r[-1]["latency_ms"] for r in runs),
-                "seconds": statistics.median(r[-1]["seconds"] for r in runs),
-                "measurements": statistics.median(r[-1]["measurements"] for r in runs),
-                "times_faster": statistics.geometric_mean(faster) if faster else None,
-                "times_fewer": statistics.geometric_mean(fewer) if fewer else None,
+                "latency_ms": statistics.median(r[-1]["latency_ms"] for r in runs if r),
+                "seconds": statistics.median(r[-1]["seconds"] for r in runs if r),
+                "measurements": statistics.median(r[-1]["measurements"] for r in runs if r),
+                "times_faster": _mean(faster),
+                "times_fewer": _mean(fewer),
+                "times_better": _mean(better),
                 "never_reached_seeds": " ".join(map(str, missed)),
             }
         )
-    table(f"{name}: to the final latency of {reference}", out, SUMMARY)
     return out
 
 

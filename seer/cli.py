@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"how to search: {', '.join(strategy_names())} (default {DEFAULT})",
     )
     tune.add_argument("--warm", type=Path, metavar="RECORDS", help="start from records of other models")
+    tune.add_argument("--cold", action="store_true", help="start from nothing, not from seer's own store")
     tune.add_argument("--compare", action="store_true", help="then time tuned, untuned and NumPy")
     tune.set_defaults(command=_tune)
 
@@ -142,6 +143,7 @@ def _tune(args: argparse.Namespace) -> int:
         store=args.warm,
         exact=args.exact,
         dtype=args.dtype,
+        cold=args.cold,
     )
     print(result)
     tuned = driver.compile(model, target, result.records, args.exact, args.dtype)

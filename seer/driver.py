@@ -34,6 +34,7 @@ from seer.search.rules import generate_sketches
 from seer.search.strategies import DEFAULT, strategy_of
 from seer.search.task import tasks_of
 from seer.search.tuner import TuneSummary, tune_tasks
+from seer.search.warm import WarmStart, shipped
 
 RecordsLike = Records | str | Path | None
 
@@ -87,6 +88,7 @@ def tune(
     store: RecordsLike = None,
     exact: bool = False,
     dtype: str = "float32",
+    cold: bool = False,
 ) -> TuneResult:
     """Search for fast schedules of every kernel of a model.
 
@@ -103,9 +105,10 @@ def tune(
         progress: show a display; or a function that is called with every TuneEvent.
         measurer: what times candidates, instead of this machine.
         store: records of other models to start warm from: cost models and best parameters of
-            families that they share with this one.
+            families that they share with this one. None starts from the store that comes with seer.
         exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
         dtype: as it will be given to `compile`.
+        cold: start from nothing instead of seer's store.
 
     Returns:
         What was found; pass its `records` to `compile`. Ctrl-C ends the search, not the program.
@@ -126,8 +129,10 @@ def tune(
     with (
         _display(progress) as callback,
         _measuring(measurer, chosen) as timer,
-        _opened(store, must_exist=True) as prior,
+        _opened(store, must_exist=True) as known,
     ):
+        own = {t.key for t in tasks}  # of these a database knows what a run of this model knew
+        prior = WarmStart.of(known, chosen.kind).without(own) if known is not None else shipped(chosen.kind)
         summary = tune_tasks(
             tasks,
             timer,
@@ -137,7 +142,7 @@ def tune(
             seconds=seconds,
             seed=seed,
             callback=callback,
-            store=prior,
+            store=None if cold and known is None else prior,
         )
     return TuneResult(model.name, str(chosen), strategy, summary, database)
 

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import seer
-from benchmarks import cases, kernels, models, offline, search, throughput
+from benchmarks import cases, kernels, models, offline, search, search_peers, throughput
 from benchmarks.cases import CaseError, parse
 
 TINY = [
@@ -73,15 +73,32 @@ def test_models(tmp_path: Path) -> None:
     assert models.main(["--only", "vgg"]) == 2
 
 
-def test_search(tmp_path: Path) -> None:
-    file = tmp_path / "s.json"
-    picture = tmp_path / "s.png"
-    args = ["--only", "mlp", "--trials", "16", "--seeds", "1", "--json", str(file), "--plot", str(picture)]
-    assert search.main([*args, "--strategies", "random", "seer,foresee=0"]) == 0
+@pytest.mark.parametrize("names", [["mlp"], pytest.param(["mlp", "digits"], marks=pytest.mark.slow)])
+def test_search(names: list[str], tmp_path: Path) -> None:
+    file, picture, out = tmp_path / "s.json", tmp_path / "s.png", tmp_path / "runs"
+    args = ["--trials", "16", "--seeds", "1", "--json", str(file), "--plot", str(picture), "--out", str(out)]
+    args += [a for n in names for a in ("--only", n)] + ["--strategies", "random", "warm,foresee=0"]
+    assert search.main(args) == 0
     rows = json.loads(file.read_text())
-    assert {"model", "strategy", "seed", "seconds", "measurements", "latency_ms"} <= set(rows[-1])
-    assert rows[-1]["measurements"] == 16
-    assert {r["strategy"] for r in rows} == {"random", "seer,foresee=0"}
+    curves = [r for r in rows if "seed" in r]
+    assert {"model", "strategy", "seed", "seconds", "measurements", "latency_ms"} <= set(curves[0])
+    assert {(r["model"], r["strategy"]) for r in curves} == {
+        (m, s) for m in names for s in ("random", "warm,foresee=0")
+    }
+    assert max(r["measurements"] for r in curves) == 16
+    summary = {(r["model"], r["strategy"]): r for r in rows if r.get("kind") == "summary"}
+    assert summary["mlp", "random"]["times_faster"] == summary["mlp", "random"]["times_fewer"] == 1.0
+    assert len(list(out.glob("*.json"))) == 2 * len(names)
+    assert search.main(args) == 0  # finished runs are read, not made again
+    assert json.loads(file.read_text()) == rows
+
+
+def test_peers_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not search_peers._works("metaschedule", None)
+    assert not search_peers._works("ansor-tvm", tmp_path / "python")
+    said = capsys.readouterr().err
+    assert "metaschedule: no interpreter given: skipped" in said
+    assert "cannot import tvm: skipped" in said
 
 
 def test_throughput(tmp_path: Path) -> None:

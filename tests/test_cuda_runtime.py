@@ -14,7 +14,7 @@ import pytest
 from cuda_cases import dense, split_dense
 from programs import matmul
 
-from seer.codegen.cuda.artifact import CudaKernel, cuda_kernel
+from seer.codegen.cuda.module import CudaModule, Launch
 from seer.codegen.model_plan import plan_model
 from seer.errors import BuildError, MeasureError, ScheduleError, TargetError, UserError
 from seer.graph.graph import Graph
@@ -63,7 +63,7 @@ def test_memory_of_a_device(device: Device) -> None:
 
 
 @pytest.mark.parametrize("candidate", [dense("c", M, N, K), split_dense("c", M, N, K)], ids=["one", "three"])
-def test_a_right_candidate_is_timed(device: Device, candidate: CudaKernel) -> None:
+def test_a_right_candidate_is_timed(device: Device, candidate: CudaModule) -> None:
     bench = CudaBench(device, dense("naive", M, N, K), seed=0)
     times = bench.measure(candidate, math.inf)
     assert len(times) >= 5 and all(0 < t < 1e-3 for t in times)
@@ -108,23 +108,15 @@ def test_scratch_buffers_share_memory_by_lifetime() -> None:
     kernel = split_dense("c", 100, 10, 4)
     assert kernel.scratch_plan().offsets[:2] in ((0, 4096), (4096, 0))
     assert kernel.scratch_size() == 3 * 4096  # `both` is written while the halves are read
-    chain = CudaKernel(
-        "chain",
-        kernel.args,
-        kernel.source,
-        tuple(
-            SimpleNamespace(name="f", grid=(1, 1, 1), block=(1, 1, 1), args=a, shared_bytes=0)  # type: ignore[misc]
-            for a in (("x", "low"), ("low", "high"), ("high", "both"), ("both", "y"))
-        ),
-        kernel.scratch,
-    )
+    steps = (("x", "low"), ("low", "high"), ("high", "both"), ("both", "y"))
+    chain = replace(kernel, launches=tuple(Launch("f", 1, 1, args) for args in steps))
     assert chain.scratch_size() == 2 * 4096
 
 
 def test_an_unknown_argument_is_a_build_error(device: Device) -> None:
     kernel = split_dense("c", M, N, K)
     with pytest.raises(BuildError, match="no argument 'low' for c_part"):
-        LoadedKernel(device, CudaKernel("c", kernel.args, kernel.source, kernel.launches))
+        LoadedKernel(device, replace(kernel, scratch=()))
 
 
 def test_the_simulated_clock_repeats() -> None:
@@ -135,20 +127,6 @@ def test_the_simulated_clock_repeats() -> None:
     assert first != [c(launch, 1000) for _ in range(5)]
     quiet = SimulatedClock(noise=0.0)
     assert quiet(launch, 1 << 30) > quiet(launch, 1 << 20)
-
-
-def test_a_module_of_the_generator_becomes_a_kernel(device: Device) -> None:
-    kernel = split_dense("c", M, N, K)
-    module = SimpleNamespace(
-        name="c",
-        args=kernel.args,
-        source=kernel.source,
-        launches=(SimpleNamespace(name="c_out", blocks=4, threads=32, args=("both", "y")),),
-        scratch=(SimpleNamespace(name="both", size_bytes=64),),
-    )
-    made = cuda_kernel(module)
-    assert made.launches[0].grid == (4, 1, 1) and made.launches[0].block == (32, 1, 1)
-    assert made.scratch_size() == 256
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +158,7 @@ def test_a_measurer_gives_results_in_order(devices: int) -> None:
     naive = naive_sketch(matmul(M, N, K))
     cases = ["", "wrong", "guard", "build", "lower", "crash", ""]
 
-    def generate(_: Sketch, row: np.ndarray) -> CudaKernel:
+    def generate(_: Sketch, row: np.ndarray) -> CudaModule:
         case = cases[row[0]] if row.size else ""
         if case == "lower":
             raise ScheduleError("there is no such schedule")
@@ -203,7 +181,7 @@ def test_more_registers_than_there_are_is_a_build_error() -> None:
     kernel = dense("c", M, N, K)
     usage = {"c_0": KernelUsage(registers=255, shared_bytes=0, local_bytes=0, spill_bytes=0)}
     check_registers(kernel, Cubin(b"", "sm_80", usage, ""))
-    wide = replace(kernel, launches=(replace(kernel.launches[0], block=(512, 1, 1)),))
+    wide = replace(kernel, launches=(replace(kernel.launches[0], threads=512),))
     with pytest.raises(BuildError, match="c_0: 512 threads of 255 registers need 131072"):
         check_registers(wide, Cubin(b"", "sm_80", usage, ""))
 

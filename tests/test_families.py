@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from programs import conv, depthwise, gelu, matmul, softmax
 from test_search import FakeMeasurer
 
-from seer.errors import UserError
+from seer.errors import RecordError, UserError
 from seer.runtime.records import Records
 from seer.runtime.target import Target
 from seer.search.cost_model import Samples, rank_accuracy
 from seer.search.evolution import Searcher
 from seer.search.families import RULES, families_of
 from seer.search.family_model import FamilyModels, NestedModels
-from seer.search.features import NAMES, features
+from seer.search.features import NAMES, VERSION, features
 from seer.search.foresee import relatives_to_foresee, transfer
 from seer.search.scheduler import TaskState
 from seer.search.space import space_of
 from seer.search.strategies import strategy_of
 from seer.search.task import SearchTask
 from seer.search.tuner import tune_tasks
-from seer.search.warm import WarmStart
+from seer.search.warm import ENOUGH, FOREIGN_WEIGHT, SAMPLES_EACH, SHIPPED, WarmStart, faded, shipped
 
 TARGET = Target.parse("llvm -cpu=skylake-avx512 -threads=2")
 
@@ -165,29 +167,55 @@ def test_options_change_one_part() -> None:
 
 def test_a_store_of_another_model_gives_a_warm_start() -> None:
     store = Records()
-    other = [SearchTask(conv(n, n, 32, 64, 3), TARGET) for n in (28, 21)]
+    other = [SearchTask(conv(n, n, 32, 64, 3), TARGET, exact=True) for n in (28, 21)]
     tune_tasks(other, FakeMeasurer(), store, strategy_of("seer"), trials=120)
-    mine = SearchTask(conv(35, 35, 32, 64, 3), TARGET)
-    warm = WarmStart.read(store, TARGET.key, exclude={mine.key})
+    mine = SearchTask(conv(35, 35, 32, 64, 3), TARGET, exact=True)
+    warm = WarmStart.of(store).without({mine.key})
     family = families_of([mine], "auto")[0]
-    (prior,) = warm.samples([family])
-    assert prior.is_prior
-    assert len(prior.labels) == 120
-    assert prior.labels.max() == 1.0
+    prior = warm.samples([family], TARGET.key)
+    assert all(s.is_prior and s.weight == 1.0 and s.labels.max() == 1.0 for s in prior)
+    assert sum(len(s.labels) for s in prior) == 120
     seeds = warm.seeds(family, Searcher(mine))
     assert 0 < len(seeds) <= 8
     results = {}
-    for name, given in (("cold", None), ("warm", store)):
+    for name, given in (("cold", None), ("warm", warm)):
         records = Records()
-        summary = tune_tasks([mine], FakeMeasurer(), records, strategy_of("seer"), trials=12, store=given)
-        results[name] = summary.latency_s
+        tune_tasks([mine], FakeMeasurer(), records, strategy_of("seer"), trials=12, store=given)
+        results[name] = min(r.seconds for r in records.all() if r.sketch_key != "naive")
     assert results["warm"] < 0.95 * results["cold"], results
 
 
-def test_a_store_says_nothing_of_the_task_itself() -> None:
+def test_what_another_cpu_measured_counts_less_and_then_nothing() -> None:
     store = Records()
     task = tasks()[0]
     tune_tasks([task], FakeMeasurer(), store, strategy_of("seer"), trials=20)
-    assert WarmStart.read(store, TARGET.key, exclude={task.key}).trials == {}
-    other_cpu = WarmStart.read(store, "another CPU", exclude=())
-    assert sum(len(w) for ws in other_cpu.trials.values() for w in ws) == 20
+    warm = WarmStart.of(store)
+    assert warm.without({task.key}).workloads == ()
+    (s,) = warm.samples(families_of([task], "auto"), "another CPU")
+    weights = [[p.weight for p in faded([s], {0: n})] for n in (0, ENOUGH // 2, ENOUGH)]
+    assert weights == [[FOREIGN_WEIGHT], [FOREIGN_WEIGHT / 2], []]
+    (same,) = warm.samples(families_of([task], "auto"), TARGET.key)
+    assert faded([same], {0: ENOUGH})[0].weight == 1.0
+
+
+def test_a_store_as_a_file(tmp_path: Path) -> None:
+    store = Records()
+    tune_tasks([tasks()[0]], FakeMeasurer(), store, strategy_of("seer"), trials=60)
+    warm = WarmStart.of(store)
+    warm.save(tmp_path / "s.npz")
+    (mine,), (found,) = warm.workloads, WarmStart.load(tmp_path / "s.npz").workloads
+    assert (found.family, found.key, found.target_key) == (mine.family, mine.key, mine.target_key)
+    assert found.best == mine.best
+    assert 16 <= len(found.labels) <= SAMPLES_EACH
+    assert found.labels[0] == 1.0
+    np.testing.assert_allclose(found.features[0], mine.features[0], rtol=1e-3)
+    with pytest.raises(RecordError, match="not a usable file"):
+        WarmStart.load(tmp_path / "none.npz")
+
+
+def test_the_shipped_store_fits_this_version() -> None:
+    path = SHIPPED / "llvm.npz"
+    assert path.stat().st_size < 2_000_000
+    with np.load(path) as data:
+        assert int(data["version"]) == VERSION, "make it anew: scripts/make_store.py"
+    assert len(shipped("llvm").workloads) > 10

@@ -33,12 +33,14 @@ class Samples:
         features: (N, n_features) float32, in the order in which they were measured.
         labels: (N,) best time of the task / time; 0 for failures.
         is_prior: measurements of relatives from an earlier run.
+        weight: how much each counts.
     """
 
     task: int
     features: np.ndarray
     labels: np.ndarray
     is_prior: bool = False
+    weight: float = 1.0
 
 
 class CostModel(Protocol):
@@ -92,15 +94,18 @@ class XGBoostModel:
 
     def fit(self, samples: Sequence[Samples]) -> None:
         """See CostModel.fit."""
+        own = sum(len(s.labels) for s in samples if not s.is_prior)
         count = sum(len(s.labels) for s in samples)
-        if count < self._min_samples or count < GROWTH * self._n_trained:
+        if count < self._min_samples or (self._booster is not None and own < GROWTH * self._n_trained):
             return
-        self._n_trained = count
+        self._n_trained = own
         import xgboost
 
         features = np.concatenate([s.features for s in samples])
         labels = np.concatenate([s.labels for s in samples])
-        data = xgboost.DMatrix(features, labels, weight=np.maximum(labels, 0.05), nthread=1)
+        counts = np.concatenate([np.full(len(s.labels), s.weight) for s in samples])
+        weight = counts * np.maximum(labels, 0.05)
+        data = xgboost.DMatrix(features, labels, weight=weight, nthread=1)
         params = {**PARAMS, "seed": self._seed, "nthread": 1}
         self._booster = xgboost.train(params, data, ROUNDS)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from math import log2
+from typing import Any
 
 import numba
 import numpy as np
@@ -23,7 +24,13 @@ BOUNDARIES = 6  # loop groups described, from the innermost out
 N_CONSTANTS, N_TILE, N_LOOPS, N_LANES, N_TRAFFIC, N_THREADS, N_OTHERS = 19, 10, 18, 3, 18, 4, 10
 N_FEATURES = N_CONSTANTS + N_TILE + N_LOOPS + N_LANES + N_TRAFFIC + N_THREADS + N_OTHERS
 
-_compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+def _compiled(function: Any) -> Any:
+    """Compiled when it is first called, and kept on disk where there is a place for it."""
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # no folder that numba may write to
+        return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 def fill(t: Tables, rows: np.ndarray, out: np.ndarray) -> None:

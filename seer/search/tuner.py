@@ -25,7 +25,7 @@ from seer.search.scheduler import TaskState
 from seer.search.strategies import Strategy
 from seer.search.task import SearchTask
 from seer.search.trials import FINALISTS, TaskTrials, candidate_id
-from seer.search.warm import WarmStart
+from seer.search.warm import WarmStart, faded
 
 TRANSFERRED = 4  # best candidates that each relative hands over
 FINAL_S = 0.3  # what timing a finalist again takes, roughly
@@ -75,7 +75,7 @@ def tune_tasks(
     seconds: float | None = None,
     seed: int = 0,
     callback: Callback = ignore,
-    store: Records | None = None,
+    store: WarmStart | None = None,
 ) -> TuneSummary:
     """Tune tasks until the budget is spent, every space is exhausted, or Ctrl-C.
 
@@ -89,7 +89,7 @@ def tune_tasks(
         seconds: wall time, or None.
         seed: decides every random choice.
         callback: told of every round.
-        store: records of other workloads to start warm from.
+        store: what is known of families, to start warm from.
     """
     run = _Run(tasks, measurer, records, strategy, trials, seconds, seed, callback)
     if store is not None:
@@ -148,6 +148,7 @@ class _Run:
         self.families = families_of(tasks, strategy.families)
         self.rank_accuracy: float | None = None
         self.prior: list[Samples] = []
+        self.prior_families: list[str] = []
         self.errors: Counter[str] = Counter()
         self.trials = self.new_trials = 0
         self.start = time.perf_counter()
@@ -177,16 +178,15 @@ class _Run:
 
     # -- other models' runs --------------------------------------------------------------------
 
-    def warm_up(self, store: Records) -> None:
-        """Take over what a store knows of the families of these tasks, but not of the tasks themselves."""
+    def warm_up(self, store: WarmStart) -> None:
+        """Take over what a store knows of the families of these tasks."""
         if not self.tasks:
             return
-        own = {t.task.key for t in self.tasks}
-        warm = WarmStart.read(store, self.tasks[0].task.target.key, own)
         names = families_of([t.task for t in self.tasks], "auto")
-        self.prior = warm.samples(names)
+        self.prior = store.samples(names, self.tasks[0].task.target.key)
+        self.prior_families = names
         for t, family in zip(self.tasks, names, strict=True):
-            t.pending += [c for c in warm.seeds(family, t.searcher) if t.searcher.mark(c)]
+            t.pending += [c for c in store.seeds(family, t.searcher) if t.searcher.mark(c)]
 
     # -- an earlier run ------------------------------------------------------------------------
 
@@ -357,8 +357,12 @@ class _Run:
             for k, t in enumerate(self.tasks)
             if math.isfinite(t.best_s)
         ]
+        own = Counter(dict.fromkeys(self.prior_families, 0))
+        for t, family in zip(self.tasks, self.prior_families, strict=False):
+            own[family] += len(t.results)
+        counts = {s.task: own[self.prior_families[s.task]] for s in self.prior}
         if samples or self.prior:
-            self.model.fit([*self.prior, *samples])
+            self.model.fit([*faded(self.prior, counts), *samples])
 
     # -- telling -------------------------------------------------------------------------------
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from seer.codegen.artifact import ArgSpec
+from seer.codegen.memory_plan import Lifetime, MemoryPlan, plan_memory
+
+ALIGNMENT = 256  # of device memory: what CUDA allocates, and what vector loads need
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Launch:
     blocks: int
     threads: int
     args: tuple[str, ...]
-    shared_bytes: int
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +55,17 @@ class CudaModule:
     source: str
     launches: tuple[Launch, ...]
     args: tuple[ArgSpec, ...]
-    scratch: tuple[Scratch, ...]
+    scratch: tuple[Scratch, ...] = ()
+
+    def scratch_plan(self) -> MemoryPlan:
+        """Where each scratch buffer lies; buffers that no launch needs together share memory."""
+        return plan_memory([self._lifetime(b) for b in self.scratch])
+
+    def scratch_size(self, num_threads: int = 1) -> int:
+        """Bytes of scratch that a run needs, however many threads the host has."""
+        return self.scratch_plan().size_bytes
+
+    def _lifetime(self, buffer: Scratch) -> Lifetime:
+        uses = [k for k, launch in enumerate(self.launches) if buffer.name in launch.args]
+        size_bytes = -(-buffer.size_bytes // ALIGNMENT) * ALIGNMENT
+        return Lifetime(size_bytes, min(uses, default=0), max(uses, default=0))

@@ -4,7 +4,7 @@
 - driver.py: a GPU, through pycuda
 - emulated.py: the CPU in the place of a GPU
 - spec.py: a device named as data, which another process can open
-- loaded.py: one CudaKernel on a device
+- loaded.py: one CudaModule on a device
 - trial.py: a candidate checked and timed
 - worker.py: the process in which candidates run; one for each device
 - runner.py: that process seen from outside; failures are results

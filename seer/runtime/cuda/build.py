@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from seer.codegen.cuda.artifact import CudaKernel
+from seer.codegen.cuda.module import CudaModule
 from seer.errors import BuildError, UserError
 from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.emulate.compiler import library
@@ -15,7 +13,7 @@ REGISTERS = 64 << 10  # of a multiprocessor, on every architecture since sm_50
 _WARP_UNIT = 256  # registers are given to warps in units of this many
 
 
-def compile_kernel(kernel: CudaKernel, spec: DeviceSpec, arch: str) -> bytes | None:
+def compile_kernel(kernel: CudaModule, spec: DeviceSpec, arch: str) -> bytes | None:
     """The cubin of a kernel for a device; None for an emulated one, which keeps its code itself.
 
     Raises:
@@ -33,7 +31,7 @@ def compile_kernel(kernel: CudaKernel, spec: DeviceSpec, arch: str) -> bytes | N
     return cubin.data
 
 
-def check_registers(kernel: CudaKernel, cubin: Cubin) -> None:
+def check_registers(kernel: CudaModule, cubin: Cubin) -> None:
     """Refuse what a device would refuse to launch.
 
     Raises:
@@ -41,10 +39,9 @@ def check_registers(kernel: CudaKernel, cubin: Cubin) -> None:
     """
     for launch in kernel.launches:
         registers = cubin.usage(launch.name).registers
-        threads = math.prod(launch.block)
-        needed = -(-threads // 32) * (-(-registers * 32 // _WARP_UNIT) * _WARP_UNIT)
+        needed = -(-launch.threads // 32) * (-(-registers * 32 // _WARP_UNIT) * _WARP_UNIT)
         if needed > REGISTERS:
             raise BuildError(
-                f"{launch.name}: {threads} threads of {registers} registers need {needed}, "
+                f"{launch.name}: {launch.threads} threads of {registers} registers need {needed}, "
                 f"a multiprocessor has {REGISTERS}"
             )

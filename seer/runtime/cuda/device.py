@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from seer.codegen.cuda.artifact import Launch
+from seer.codegen.cuda.module import Launch
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from seer.codegen.cuda.artifact import Launch
+from seer.codegen.cuda.module import Launch
 from seer.errors import BuildError, MeasureError, TargetError
 from seer.runtime import nvrtc
 from seer.runtime.cuda.device import Memory
-
-_STATIC_SHARED_BYTES = 48 << 10  # more than this must be asked for
 
 
 def driver() -> Any:
@@ -135,11 +133,10 @@ class PycudaDevice:
             if key not in self._functions:
                 self._functions[key] = self._function(module, launch)
             self._functions[key].prepared_async_call(
-                launch.grid,
-                launch.block,
+                (launch.blocks, 1, 1),
+                (launch.threads, 1, 1),
                 self._stream,
                 *map(_address, args),
-                shared_size=launch.shared_bytes,
             )
 
     def synchronize(self) -> None:
@@ -170,9 +167,6 @@ class PycudaDevice:
 
     def _function(self, module: Any, launch: Launch) -> Any:
         function = module.get_function(launch.name)
-        if launch.shared_bytes > _STATIC_SHARED_BYTES:
-            attribute = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-            function.set_attribute(attribute, launch.shared_bytes)
         function.prepare("P" * len(launch.args))
         return function
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from seer.codegen.cuda.artifact import ALIGNMENT, Launch
+from seer.codegen.cuda.module import ALIGNMENT, Launch
 from seer.errors import BuildError, UserError
 from seer.runtime.cuda.device import Memory
 from seer.runtime.emulate import Order, emulate
@@ -29,9 +28,8 @@ class SimulatedClock:
         self._noise = noise
 
     def __call__(self, launch: Launch, size_bytes: int) -> float:
-        blocks, threads = math.prod(launch.grid), math.prod(launch.block)
-        resident = 100 * max(1, 2048 // max(32, threads))  # of 100 multiprocessors
-        waves = -(-blocks // resident)
+        resident = 100 * max(1, 2048 // max(32, launch.threads))  # of 100 multiprocessors
+        waves = -(-launch.blocks // resident)
         seconds = 3e-6 + size_bytes / 1.5e12 + waves * 1e-6
         return float(seconds * self._rng.lognormal(0.0, self._noise))
 
@@ -108,10 +106,9 @@ class EmulatedDevice:
         emulate(
             source,
             launch.name,
-            launch.grid,
-            launch.block,
+            (launch.blocks,),
+            (launch.threads,),
             arrays,
-            shared_bytes=launch.shared_bytes,
             checked=self._checked,
             order=self._order,
             seed=self._seed,

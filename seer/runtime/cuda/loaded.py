@@ -1,17 +1,17 @@
-"""One CudaKernel on a device: its launches, and its scratch memory."""
+"""One CudaModule on a device: its launches, and its scratch memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seer.codegen.cuda.artifact import CudaKernel
+from seer.codegen.cuda.module import CudaModule
 from seer.codegen.memory_plan import MemoryPlan
 from seer.errors import BuildError
 from seer.runtime.cuda.device import Device, Memory
 
 
 class LoadedKernel:
-    """A CudaKernel loaded, and compiled unless its cubin is given.
+    """A CudaModule loaded, and compiled unless its cubin is given.
 
     Attributes:
         kernel: what was loaded.
@@ -20,7 +20,7 @@ class LoadedKernel:
         BuildError: if its source does not compile, or a launch names an argument that there is not.
     """
 
-    def __init__(self, device: Device, kernel: CudaKernel, cubin: bytes | None = None) -> None:
+    def __init__(self, device: Device, kernel: CudaModule, cubin: bytes | None = None) -> None:
         self.kernel = kernel
         self._device = device
         self._scratch_plan: MemoryPlan = kernel.scratch_plan()
@@ -43,5 +43,5 @@ class LoadedKernel:
         for buffer, offset in zip(self.kernel.scratch, offsets, strict=True):
             named[buffer.name] = scratch.part(offset, buffer.size_bytes)
         for launch in self.kernel.launches:
-            if 0 not in launch.grid:
+            if launch.blocks > 0:
                 self._device.launch(self._module, launch, [named[a] for a in launch.args])

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from seer import flags
-from seer.codegen.cuda.artifact import CudaKernel
+from seer.codegen.cuda.module import CudaModule
 from seer.errors import BuildError, MeasureError, ScheduleError, VerifyError
 from seer.ir.sketch import Sketch
 from seer.runtime.cuda.build import compile_kernel
@@ -32,7 +32,7 @@ from seer.runtime.measure import (
 )
 
 # A sketch and a row as CUDA C.
-Generate = Callable[[Sketch, np.ndarray], CudaKernel]
+Generate = Callable[[Sketch, np.ndarray], CudaModule]
 
 
 class CudaMeasurer:
@@ -55,7 +55,7 @@ class CudaMeasurer:
         self._runners = [CudaRunner(s, seed, flush_cache) for s in specs]
         self._builders = ThreadPoolExecutor(flags.workers(), thread_name_prefix="seer-cuda-build")
         self._devices = ThreadPoolExecutor(len(specs), thread_name_prefix="seer-cuda-run")
-        self._naive: dict[int, tuple[Sketch, CudaKernel]] = {}
+        self._naive: dict[int, tuple[Sketch, CudaModule]] = {}
 
     def measure(
         self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
@@ -117,12 +117,12 @@ class CudaMeasurer:
             return MeasureResult(float("inf"), reason, str(e), build_s=time.perf_counter() - start)
         return _Built(kernel, cubin, time.perf_counter() - start)
 
-    def _run(self, runner: CudaRunner, reference: CudaKernel, b: _Built, best_s: float) -> MeasureResult:
+    def _run(self, runner: CudaRunner, reference: CudaModule, b: _Built, best_s: float) -> MeasureResult:
         limit_s = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
         result = runner.measure(reference, b.kernel, best_s, limit_s, b.cubin)
         return replace(result, build_s=b.build_s)
 
-    def _reference(self, naive: Sketch) -> CudaKernel:
+    def _reference(self, naive: Sketch) -> CudaModule:
         known = self._naive.get(id(naive))
         if known is None:
             row = np.zeros(len(naive.params), dtype=np.int64)
@@ -145,7 +145,7 @@ class CudaMeasurer:
 
 
 class _Built:
-    def __init__(self, kernel: CudaKernel, cubin: bytes | None, build_s: float) -> None:
+    def __init__(self, kernel: CudaModule, cubin: bytes | None, build_s: float) -> None:
         self.kernel, self.cubin, self.build_s = kernel, cubin, build_s
 
 

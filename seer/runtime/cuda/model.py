@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from seer.codegen.artifact import ArgSpec
-from seer.codegen.cuda.artifact import ALIGNMENT, CudaKernel
+from seer.codegen.cuda.module import ALIGNMENT, CudaModule
 from seer.codegen.model_entry import Copy, KernelCall, Slot
 from seer.codegen.model_plan import ModelPlan
 from seer.runtime.binding import bind_inputs, describe
@@ -29,7 +29,7 @@ class CudaModel:
         device: where it runs.
     """
 
-    def __init__(self, plan: ModelPlan[CudaKernel], device: Device) -> None:
+    def __init__(self, plan: ModelPlan[CudaModule], device: Device) -> None:
         """Compile and load the plan's kernels and copy its weights.
 
         Raises:

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Any
 
-from seer.codegen.cuda.artifact import CudaKernel
+from seer.codegen.cuda.module import CudaModule
 from seer.errors import MeasureError
 from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.measure import MeasureResult
@@ -29,7 +29,7 @@ class CudaRunner:
         self._worker = WorkerProcess("seer.runtime.cuda.worker")
         self._arch: str | None = None
         self._device_of = -1  # the process that has the device open
-        self._bench: tuple[int, CudaKernel] | None = None  # the process, and what it compares with
+        self._bench: tuple[int, CudaModule] | None = None  # the process, and what it compares with
 
     @property
     def arch(self) -> str:
@@ -46,8 +46,8 @@ class CudaRunner:
 
     def measure(
         self,
-        reference: CudaKernel,
-        kernel: CudaKernel,
+        reference: CudaModule,
+        kernel: CudaModule,
         best_s: float,
         limit_s: float,
         cubin: bytes | None = None,
@@ -80,7 +80,7 @@ class CudaRunner:
             return MeasureResult(float("inf"), rest[0], rest[1], run_s=run_s)
         return MeasureResult(statistics.median(rest[0]), times=tuple(rest[0]), run_s=run_s)
 
-    def _open_bench(self, reference: CudaKernel) -> None:
+    def _open_bench(self, reference: CudaModule) -> None:
         if self._device_of != self._worker.generation:
             self._open_device()
         self._request("open", reference, self._seed, failure="the naive schedule cannot be run")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from seer.codegen.artifact import ArgSpec
-from seer.codegen.cuda.artifact import CudaKernel
+from seer.codegen.cuda.module import CudaModule
 from seer.errors import EmulationError
 from seer.runtime.cuda.device import Device, Memory
 from seer.runtime.cuda.loaded import LoadedKernel
@@ -58,14 +58,14 @@ class CudaBench:
         MeasureError: if the device cannot run it.
     """
 
-    def __init__(self, device: Device, reference: CudaKernel, seed: int) -> None:
+    def __init__(self, device: Device, reference: CudaModule, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self._device = device
         self.inputs = [random_array(a, rng) for a in reference.args[:-1]]
         self.expected = self._run_checked(reference)[1]
 
     def measure(
-        self, kernel: CudaKernel, best_s: float, flush_cache: bool = False, cubin: bytes | None = None
+        self, kernel: CudaModule, best_s: float, flush_cache: bool = False, cubin: bytes | None = None
     ) -> tuple[float, ...]:
         """Seconds of several runs, after one that was checked.
 
@@ -88,7 +88,7 @@ class CudaBench:
         wanted = math.ceil(MIN_TOTAL_S / max(first, 1e-7))
         return self._device.time(run, min(MAX_REPEATS, max(MIN_REPEATS, wanted)), flush_cache)
 
-    def _run_checked(self, kernel: CudaKernel, cubin: bytes | None = None) -> tuple[_Run, np.ndarray]:
+    def _run_checked(self, kernel: CudaModule, cubin: bytes | None = None) -> tuple[_Run, np.ndarray]:
         """Run once between guards; returns how to run it again, and the output."""
         loaded = LoadedKernel(self._device, kernel, cubin)
         packed = [

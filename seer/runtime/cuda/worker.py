@@ -14,7 +14,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from seer.codegen.cuda.artifact import CudaKernel
+from seer.codegen.cuda.module import CudaModule
 from seer.errors import BuildError, EmulationError, MeasureError, TargetError
 from seer.runtime.cuda.device import Device
 from seer.runtime.cuda.spec import DeviceSpec
@@ -51,12 +51,12 @@ class CudaWorker:
         self.device = spec.open()
         return self.device.arch
 
-    def on_open(self, reference: CudaKernel, seed: int) -> None:
+    def on_open(self, reference: CudaModule, seed: int) -> None:
         assert self.device is not None
         self.bench = CudaBench(self.device, reference, seed)
 
     def on_run(
-        self, kernel: CudaKernel, cubin: bytes | None, best_s: float, flush_cache: bool
+        self, kernel: CudaModule, cubin: bytes | None, best_s: float, flush_cache: bool
     ) -> tuple[float, ...]:
         assert self.bench is not None
         return self.bench.measure(kernel, best_s, flush_cache, cubin)
