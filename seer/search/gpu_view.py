@@ -401,8 +401,14 @@ class GpuNest:
         """Bytes read and written if everything is moved once."""
         dag = self.sketch.dag
         stages = {self.nest.stage, self.nest.output, *self.reductions}
-        names = {r.tensor.name for s in stages for r in _reads_of_expanded(self.sketch, s)} - stages
-        total = sum(math.prod(dag.tensor(n).shape) * dtype_of(dag.tensor(n).dtype).size_bytes for n in names)
+        read: dict[str, float] = {}  # no more of a tensor than is asked for (the rows of a table)
+        for s in stages:
+            for r in _reads_of_expanded(self.sketch, s):
+                read[r.tensor.name] = read.get(r.tensor.name, 0.0) + self._points_of(s)
+        total = 0.0
+        for name in read.keys() - stages:
+            t = dag.tensor(name)
+            total += min(read[name], float(math.prod(t.shape))) * dtype_of(t.dtype).size_bytes
         out = dag.tensor(self.nest.output)
         return float(total + math.prod(out.shape) * dtype_of(out.dtype).size_bytes)
 
