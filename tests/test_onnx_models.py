@@ -103,7 +103,6 @@ SMALL: dict[str, dict[str, int]] = {
     "mlp": {},
     "digits": {},
     "resnet18": {"image": 32},
-    "resnet50": {"image": 32},
     "mobilenet": {"image": 32},
     "mobilenet_v2": {"image": 32},
     "bert_base": {"layers": 1, "hidden": 32, "heads": 4, "seq_len": 9},
