@@ -2,14 +2,15 @@
 
 A target is written `kind -option=value ...`, for instance "llvm", "llvm -threads=1" or
 "llvm -cpu=skylake-avx512 -threads=4"; str() gives a text that parse() turns back into the same
-target. Without -cpu it is this machine. A GPU is "cuda" or "cuda -arch=sm_90".
+target. Without -cpu it is this machine. A GPU is "cuda" (the one that is there) or "cuda -arch=sm_90",
+with -devices=0,1 to use only these; "cuda -device=emulated" is the CPU in its place.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import llvmlite.binding as llvm
 from seer import flags
 from seer.dtypes import dtype as dtype_of
 from seer.errors import TargetError
-from seer.runtime.gpu import DEFAULT_ARCH, GPUS, Gpu
+from seer.runtime.gpu import CHECKS, DEFAULT_ARCH, GPUS, Gpu, GpuDevices
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Target:
         l3_bytes: last-level cache.
         cache_line_bytes: size of a cache line.
         gpu: the GPU, or None on a CPU.
+        devices: which devices of that kind.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class Target:
     l3_bytes: int
     cache_line_bytes: int = 64
     gpu: Gpu | None = None
+    devices: GpuDevices = field(default_factory=GpuDevices)
 
     def lanes(self, dtype: str) -> int:
         """Elements of a dtype in one vector register."""
@@ -76,12 +79,18 @@ class Target:
     def key(self) -> str:
         """What records are kept by: everything that decides which code is fast."""
         if self.gpu is not None:
-            return f"{self.kind} {self.gpu.arch}"
+            emulated = "-emulated" if self.devices.is_emulated else ""
+            return f"{self.kind}{emulated} {self.gpu.arch} {self.gpu.name}".rstrip()
         arch = self.triple.split("-", 1)[0]
         return (
             f"{self.kind} {arch} {self.cpu} v{self.vector_bytes} "
             f"l2={self.l2_bytes // 1024}K t{self.num_threads}"
         )
+
+    @property
+    def clock(self) -> str:
+        """The first word of the key: times of different clocks are never compared."""
+        return self.key.split()[0]
 
     @property
     def is_host(self) -> bool:
@@ -105,7 +114,7 @@ class Target:
 
     def __str__(self) -> str:
         if self.gpu is not None:
-            return f"{self.kind} -arch={self.gpu.arch}"
+            return f"{self.kind} -arch={self.gpu.arch}{self.devices.options()}"
         if self.is_host:
             return f"{self.kind} -threads={self.num_threads}"
         return f"{self.kind} -cpu={self.cpu} -threads={self.num_threads}"
@@ -200,17 +209,41 @@ def _named(cpu: str) -> Target:
 
 
 def _parse_cuda(options: dict[str, str]) -> Target:
-    unknown = sorted(set(options) - {"arch"})
+    unknown = sorted(set(options) - {"arch", "device", "devices", "check"})
     if unknown:
-        raise TargetError(f"target cuda has no option -{unknown[0]}; it has -arch=NAME")
+        raise TargetError(
+            f"target cuda has no option -{unknown[0]}; it has -arch=NAME, -devices=0,1, "
+            f"-device=emulated and -check={'|'.join(CHECKS)}"
+        )
     arch = options.get("arch", DEFAULT_ARCH)
     if arch not in GPUS:
         raise TargetError(f"unknown GPU architecture {arch!r}; seer knows {', '.join(GPUS)}")
-    gpu = GPUS[arch]
+    return gpu_target(GPUS[arch], _devices(options))
+
+
+def _devices(options: dict[str, str]) -> GpuDevices:
+    kind, check = options.get("device", "cuda"), options.get("check", "results")
+    if kind not in ("cuda", "emulated"):
+        raise TargetError(f"-device={kind}: it must be cuda or emulated")
+    if check not in CHECKS:
+        raise TargetError(f"-check={check}: it must be {', '.join(CHECKS)}")
+    if kind == "cuda" and "check" in options:
+        raise TargetError(
+            f"-check={check} is for -device=emulated; on a GPU every trial's result is compared"
+        )
+    try:
+        numbers = tuple(int(n) for n in options["devices"].split(",")) if "devices" in options else ()
+    except ValueError:
+        raise TargetError(f"-devices={options['devices']}: numbers are needed, such as 0,1") from None
+    return GpuDevices(kind == "emulated", check, numbers, any_arch="arch" not in options)
+
+
+def gpu_target(gpu: Gpu, devices: GpuDevices) -> Target:
+    """The target of a GPU."""
     return Target(
         kind="cuda",
         triple="nvptx64-nvidia-cuda",
-        cpu=arch,
+        cpu=gpu.arch,
         features="",
         num_threads=1,
         vector_bytes=16,
@@ -223,6 +256,7 @@ def _parse_cuda(options: dict[str, str]) -> Target:
         l3_bytes=gpu.l2_bytes,
         cache_line_bytes=128,
         gpu=gpu,
+        devices=devices,
     )
 
 
