@@ -12,16 +12,18 @@ from seer.graph.graph import Value
 from seer.graph.passes.fold_batch_norm import fold_batch_norm
 
 
-def torch_runner(torch: Any, graph: seer.Graph, feed: Mapping[str, np.ndarray]) -> Callable[[], Any]:
+def torch_runner(
+    torch: Any, graph: seer.Graph, feed: Mapping[str, np.ndarray], device: str = "cpu"
+) -> Callable[[], Any]:
     """A function that runs the graph; weights are prepared ahead, batch_norm is folded as seer does."""
     folded = fold_batch_norm(graph)
     values = folded.values()
     constants: dict[Value, Any] = {}
     for v in values:
         if v.node.op == "constant":
-            t = torch.from_numpy(np.array(v.node.attrs["value"]))
+            t = torch.from_numpy(np.array(v.node.attrs["value"])).to(device)
             constants[v] = t.to(memory_format=torch.channels_last) if t.ndim == 4 else t
-    inputs = {v.name: torch.from_numpy(feed[v.name]) for v in folded.inputs}
+    inputs = {v.name: torch.from_numpy(feed[v.name]).to(device) for v in folded.inputs}
     for name, t in inputs.items():
         if t.ndim == 4:
             inputs[name] = t.to(memory_format=torch.channels_last)
