@@ -63,7 +63,7 @@ def onnxruntime_run(ort: Any, model: bytes | str, feed: Arrays, threads: int, ar
     def call() -> None:
         session.run_with_iobinding(binding)
 
-    def outputs(_: Any, _kept: Any = kept) -> list[np.ndarray]:
+    def outputs(_: Any, _kept: Any = kept) -> Sequence[np.ndarray]:
         return arrange([v.numpy() for v in binding.get_outputs()])
 
     return Run(call, outputs)
@@ -100,7 +100,7 @@ def openvino_run(ov: Any, model: bytes | str, feed: Arrays, threads: int, arrang
     def call() -> None:
         request.infer({}, share_inputs=True, share_outputs=True)
 
-    def outputs(_: Any, _kept: Any = kept) -> list[np.ndarray]:
+    def outputs(_: Any, _kept: Any = kept) -> Sequence[np.ndarray]:
         return arrange([np.array(request.get_output_tensor(k).data) for k in range(n)])
 
     return Run(call, outputs)

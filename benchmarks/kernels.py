@@ -10,7 +10,7 @@ import argparse
 import functools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from benchmarks.timing import with_fast_numpy
 if __name__ == "__main__":
     with_fast_numpy()
 
-import numpy as np
 
 import seer
 from benchmarks.cases import DEFAULTS, Case, parse
@@ -99,7 +98,7 @@ def run_case(case: Case, threads: int, args: argparse.Namespace, peers: Modules)
     return rows
 
 
-def _call(model: seer.CompiledModel, feed: dict[str, np.ndarray]) -> Any:
+def _call(model: seer.CompiledModel, feed: Mapping[str, Any]) -> Any:
     return model(**feed)
 
 

@@ -106,7 +106,7 @@ def _save(system: str, name: str, batch: int, folder: Path) -> str:
 
 # -- the child -----------------------------------------------------------------------------------
 
-Feed = Mapping[str, np.ndarray]
+Feed = Mapping[str, Any]
 
 
 def _seer(name: str, feed: Feed, args: argparse.Namespace) -> Callable[[], Any]:
