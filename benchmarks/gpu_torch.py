@@ -10,7 +10,7 @@ import numpy as np
 
 import seer
 from benchmarks.peers import close
-from benchmarks.torch_models import torch_runner
+from benchmarks.torch_models import program_of, torch_runner
 
 
 def torch_seconds(
@@ -25,11 +25,12 @@ def torch_seconds(
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no CUDA device")
     out = {}
+    program = program_of(torch, graph)
     torch.backends.cudnn.benchmark = True
     for name, allowed in (("float32", False), ("tf32", True)):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-        run = torch_runner(torch, graph, feed, "cuda")
-        found = run().float().cpu().numpy()
+        run = torch_runner(torch, program, feed, "cuda")
+        found = run()[0].float().cpu().numpy()
         if not close(found, expected, 1e-2 if allowed else 1e-3):
             raise RuntimeError(f"torch's {name} result is another one")
         out[name] = _seconds(torch, run, repeats)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+os.environ["PYTHONPATH"] = sys.path[0]  # for its worker processes, too
 os.environ["TVM_NUM_THREADS"] = sys.argv[2]
 
 import peer_kernels

@@ -217,6 +217,7 @@ class Run:
 
     def _tune(self, store: Records | None) -> list[Row]:
         rows: list[Row] = []
+        clock: Stopwatch | None = None
 
         def note(e: TuneEvent) -> None:
             if math.isfinite(e.latency_s) and e.kind in ("measured", "end"):
@@ -226,7 +227,7 @@ class Run:
                         "strategy": self.strategy,
                         "seed": self.seed,
                         "seconds": e.elapsed_s,
-                        "simulated_s": clock.seconds if self.target.devices.is_emulated else None,
+                        "simulated_s": clock.seconds if clock is not None else None,
                         "measurements": e.trials,
                         "latency_ms": 1e3 * e.latency_s,
                         "is_final": e.kind == "end",
@@ -236,8 +237,10 @@ class Run:
         strategy = self.strategy
         if strategy.startswith(WARM):
             strategy = "seer" + strategy.removeprefix(WARM)
-        clock = Stopwatch(backend_of(self.target).measurer(self.target))
-        with Records(self.records) as records, contextlib.closing(clock):
+        with Records(self.records) as records, contextlib.ExitStack() as opened:
+            if self.target.devices.is_emulated:
+                clock = Stopwatch(backend_of(self.target).measurer(self.target))
+                opened.callback(clock.close)
             seer.tune(
                 network(self.model),
                 self.target,
