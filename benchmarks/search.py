@@ -4,18 +4,23 @@ python -m benchmarks.search --out runs                      # everything; hours.
 python -m benchmarks.search --only resnet18 --trials 400 --strategies ansor seer --seeds 3 --json out.json
 python -m benchmarks.search --out runs --peers --tvm-python PYTHON --ansor-python PYTHON
 
+A target says on what; `--target "cuda -device=emulated"` compares the strategies by simulated times, which
+say nothing about a GPU but cost no machine: nothing is run, so results are not compared, unless the target
+has -check=results or -check=all.
+
 "warm" is seer that starts with what the runs of the first strategy learnt about the other models.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import seer
@@ -23,9 +28,14 @@ from benchmarks import search_peers
 from benchmarks.networks import network
 from benchmarks.peers import optional
 from benchmarks.report import Row, table, write_json
+from seer.backends import backend_of
+from seer.driver import resolved
+from seer.ir.sketch import Sketch
+from seer.runtime.measure import Candidate, Measurer, MeasureResult
 from seer.runtime.records import Records
 from seer.search.events import TuneEvent
 
+SMALL = {"only": ["mlp"], "strategies": ["ansor", "random", "seer"], "trials": 40, "seeds": 1}  # simulated
 DEFAULTS = ("resnet18", "resnet50", "mobilenet_0.5", "mobilenet_v2_0.5", "bert_small")
 STRATEGIES = ("ansor", "random", "familyseer", "seer", "warm")
 WARM = "warm"
@@ -35,6 +45,7 @@ SUMMARY = (
     "runs",
     "latency_ms",
     "seconds",
+    "simulated_s",
     "measurements",
     "times_faster",
     "times_fewer",
@@ -45,7 +56,16 @@ SUMMARY = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns the exit status."""
     args = _parser().parse_args(argv)
-    models, strategies = args.only or list(DEFAULTS), args.strategies
+    try:
+        target = _target(args)
+    except seer.errors.SeerError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    for name, value in SMALL.items() if target.devices.is_emulated else ():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    models, strategies = args.only or list(DEFAULTS), args.strategies or list(STRATEGIES)
+    args.trials, args.seeds = args.trials or 400, args.seeds or 3
     with tempfile.TemporaryDirectory() as scratch:
         out = args.out or Path(scratch)
         out.mkdir(parents=True, exist_ok=True)
@@ -55,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for strategy in sorted(strategies, key=lambda s: s.startswith(WARM)):
                 for name in models:
                     for seed in range(args.seeds):
-                        rows += Run(out, name, strategy, seed, args.trials, args.threads).curve(
+                        rows += Run(out, name, strategy, seed, args.trials, target).curve(
                             [m for m in models if m != name], strategies[0]
                         )
                         write_json(args.json, rows)
@@ -78,14 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__.split("\n")[0])
     p.add_argument("--only", action="append", metavar="MODEL", help="a model (may be repeated)")
+    p.add_argument("--target", default="llvm", help="what to tune for (default llvm: this CPU)")
     p.add_argument(
         "--strategies",
         nargs="+",
-        default=list(STRATEGIES),
         help="names, with options after commas; the first is the reference",
     )
-    p.add_argument("--trials", type=int, default=400, help="measurements of each run (default 400)")
-    p.add_argument("--seeds", type=int, default=3, help="runs of each (default 3)")
+    p.add_argument("--trials", type=int, help="measurements of each run (default 400; 40 simulated)")
+    p.add_argument("--seeds", type=int, help="runs of each (default 3; 1 simulated)")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument(
         "--out", type=Path, metavar="FOLDER", help="keep runs here; finished ones are not repeated"
@@ -100,16 +120,64 @@ def _parser() -> argparse.ArgumentParser:
     return p
 
 
+def _target(args: argparse.Namespace) -> seer.Target:
+    """The target, which this machine must be able to run; emulated trials run only if it is asked for."""
+    text = args.target
+    if text.split()[0] == "llvm" and "-threads=" not in text:
+        return resolved(seer.Target.parse(text).with_threads(args.threads))[1]
+    target = resolved(text)[1]
+    if target.devices.is_emulated:
+        if "-check=" not in text:
+            target = seer.Target.parse(f"{text} -check=none")
+        how = {"none": "nothing is run, results are not compared", "all": "every access is watched"}
+        print(
+            f"{target}: latencies are simulated and say nothing about a GPU; "
+            f"{how.get(target.devices.check, 'results are compared')}. seconds: wall time of the search; "
+            "simulated_s: what the trials would have run on the simulated device"
+        )
+    return target
+
+
+class Stopwatch:
+    """A Measurer that adds up how long trials ran on the device, by its own clock."""
+
+    def __init__(self, inner: Measurer) -> None:
+        self._inner = inner
+        self.seconds = 0.0
+
+    def measure(
+        self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
+    ) -> Iterator[MeasureResult]:
+        """See Measurer.measure."""
+        yield from map(self._note, self._inner.measure(naive, candidates, best_s))
+
+    def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """See Measurer.remeasure."""
+        return [self._note(r) for r in self._inner.remeasure(naive, candidates)]
+
+    def _note(self, result: MeasureResult) -> MeasureResult:
+        self.seconds += sum(result.times)
+        return result
+
+    def close(self) -> None:
+        """Close what is watched."""
+        self._inner.close()
+
+
 class Run:
     """One search: its records and its curve lie in a folder, under a name of its own."""
 
-    def __init__(self, out: Path, model: str, strategy: str, seed: int, trials: int, threads: int) -> None:
+    def __init__(
+        self, out: Path, model: str, strategy: str, seed: int, trials: int, target: seer.Target
+    ) -> None:
         self.out, self.model, self.strategy, self.seed = out, model, strategy, seed
-        self.trials, self.threads = trials, threads
+        self.trials, self.target = trials, target
 
     @property
     def stem(self) -> str:
-        return f"{self.model}-{self.strategy.replace(',', '+')}-{self.seed}-{self.trials}t{self.threads}"
+        where = f"t{self.target.num_threads}" if self.target.gpu is None else f"-{self.target.key}"
+        where = where.replace(" ", "-").replace("/", "-")
+        return f"{self.model}-{self.strategy.replace(',', '+')}-{self.seed}-{self.trials}{where}"
 
     @property
     def records(self) -> Path:
@@ -141,7 +209,7 @@ class Run:
             return None
         store = Records()
         for name in others:
-            cold = Run(self.out, name, reference, self.seed, self.trials, self.threads)
+            cold = Run(self.out, name, reference, self.seed, self.trials, self.target)
             if cold.records.exists():
                 with Records(cold.records) as found:
                     store.append(found.all())
@@ -149,6 +217,7 @@ class Run:
 
     def _tune(self, store: Records | None) -> list[Row]:
         rows: list[Row] = []
+        clock: Stopwatch | None = None
 
         def note(e: TuneEvent) -> None:
             if math.isfinite(e.latency_s) and e.kind in ("measured", "end"):
@@ -158,20 +227,24 @@ class Run:
                         "strategy": self.strategy,
                         "seed": self.seed,
                         "seconds": e.elapsed_s,
+                        "simulated_s": clock.seconds if clock is not None else None,
                         "measurements": e.trials,
                         "latency_ms": 1e3 * e.latency_s,
                         "is_final": e.kind == "end",
                     }
                 )
 
-        target = seer.Target.parse(f"llvm -threads={self.threads}")
         strategy = self.strategy
         if strategy.startswith(WARM):
             strategy = "seer" + strategy.removeprefix(WARM)
-        with Records(self.records) as records:
+        with Records(self.records) as records, contextlib.ExitStack() as opened:
+            if self.target.devices.is_emulated:
+                clock = Stopwatch(backend_of(self.target).measurer(self.target))
+                opened.callback(clock.close)
             seer.tune(
                 network(self.model),
-                target,
+                self.target,
+                measurer=clock,
                 trials=self.trials,
                 seed=self.seed,
                 strategy=strategy,
@@ -207,6 +280,11 @@ def show(summary: Sequence[Row], reference: str) -> None:
                 f"never as good as {reference}: {r['model']}, {r['strategy']}, "
                 f"seeds {r['never_reached_seeds']}"
             )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return statistics.median(known) if known else None
 
 
 def _mean(values: Iterable[float]) -> float | None:
@@ -246,6 +324,7 @@ def summarise(name: str, rows: Sequence[Row], reference: str) -> list[Row]:
                 "runs": len(runs),
                 "latency_ms": statistics.median(r[-1]["latency_ms"] for r in runs if r),
                 "seconds": statistics.median(r[-1]["seconds"] for r in runs if r),
+                "simulated_s": _median(r[-1].get("simulated_s") for r in runs if r),
                 "measurements": statistics.median(r[-1]["measurements"] for r in runs if r),
                 "times_faster": _mean(faster),
                 "times_fewer": _mean(fewer),

@@ -33,10 +33,13 @@ def program_of(torch: Any, graph: seer.Graph) -> Program:
     return {"weights": weights, "steps": steps, "outputs": [v.name for v in folded.outputs]}
 
 
-def torch_runner(torch: Any, program: Program, feed: Mapping[str, np.ndarray]) -> Callable[[], Any]:
+def torch_runner(
+    torch: Any, program: Program, feed: Mapping[str, np.ndarray], device: str = "cpu"
+) -> Callable[[], Any]:
     """A function that runs a program on its inputs and returns the list of outputs."""
     start = dict(program["weights"])
     start.update({name: _best_layout(torch, torch.from_numpy(a)) for name, a in feed.items()})
+    start = {name: t.to(device) for name, t in start.items()}
     last = {i: name for name, _, inputs, _ in program["steps"] for i in inputs}
     kept = {*start, *program["outputs"]}
     steps = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from seer import driver, zoo
+from seer.backends import Model, backend_of
 from seer.dtypes import convert, is_narrow
 from seer.errors import SeerError, UserError
 from seer.frontend.onnx import from_onnx
 from seer.graph import reference
 from seer.graph.graph import Graph
 from seer.graph.partition import partition
-from seer.runtime.model import CompiledModel
 from seer.runtime.target import Target
 from seer.runtime.timing import medians
 from seer.search.families import RULES, families_of
@@ -91,7 +92,11 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N",
         help="another argument of the model; the size of an open dimension of an ONNX file",
     )
-    parser.add_argument("--target", default="llvm", help="what to compile for (default llvm: this CPU)")
+    parser.add_argument(
+        "--target",
+        default="llvm",
+        help="what to compile for (default llvm: this CPU), cuda, or 'cuda -device=emulated'",
+    )
     parser.add_argument("--threads", type=int, help="threads (default: all CPUs)")
     parser.add_argument(
         "--dtype", default="float32", help="what weights are stored as: float32, float16 or bfloat16"
@@ -148,7 +153,7 @@ def _tune(args: argparse.Namespace) -> int:
     print(result)
     tuned = driver.compile(model, target, result.records, args.exact, args.dtype)
     untuned = driver.compile(model, target, dtype=args.dtype)
-    _report(model, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
+    _report(model, target, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
     if args.records is not None:
         print(f"records: {args.records}")
     return 0
@@ -171,11 +176,13 @@ def _bench(args: argparse.Namespace) -> int:
     compiled = {"untuned": driver.compile(model, target, dtype=args.dtype)}
     if args.records is not None:
         compiled = {"tuned": driver.compile(model, target, args.records, args.exact, args.dtype), **compiled}
-    _report(model, compiled, args.repeat, with_numpy=True)
+    _report(model, target, compiled, args.repeat, with_numpy=True)
     return 0
 
 
-def _report(model: Graph, compiled: Mapping[str, CompiledModel], repeat: int, with_numpy: bool) -> None:
+def _report(
+    model: Graph, target: Target, compiled: Mapping[str, Model], repeat: int, with_numpy: bool
+) -> None:
     """Check the compiled models against NumPy and print interleaved medians."""
     feed = random_inputs(model)
     runs: dict[str, Run] = {name: functools.partial(_call, m, feed) for name, m in compiled.items()}
@@ -185,15 +192,25 @@ def _report(model: Graph, compiled: Mapping[str, CompiledModel], repeat: int, wi
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         error = max(_relative_error(a, b) for a, b in zip(outputs, expected, strict=True))
         print(f"{name:8} relative error {error:.1e}")
+    own_clock = backend_of(target).seconds
+    seconds_of = {}
+    if own_clock is not None:
+        turns = [
+            {name: statistics.median(own_clock(m, 3)) for name, m in compiled.items()} for _ in range(repeat)
+        ]
+        seconds_of = {name: statistics.median(t[name] for t in turns) for name in compiled}
+        runs = {}
+        what = "simulated; they say nothing about a GPU" if target.devices.is_emulated else "the device's own"
+        print(f"times of {' and '.join(compiled)} are {what}")
     if with_numpy:
         runs["numpy"] = lambda: reference.run(model, feed)
-    seconds_of = medians(runs, repeat)
+    seconds_of |= medians(runs, repeat)
     first = next(iter(seconds_of.values()))
     for name, seconds in seconds_of.items():
         print(f"{name:8} {1e3 * seconds:10.3f} ms   {seconds / first:6.2f}x")
 
 
-def _call(model: CompiledModel, feed: Mapping[str, Any]) -> Any:
+def _call(model: Model, feed: Mapping[str, Any]) -> Any:
     return model(**feed)
 
 

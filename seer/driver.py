@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from seer import flags
-from seer.codegen.artifact import Artifact
-from seer.codegen.build import build
-from seer.codegen.model_plan import plan_model
+from seer.backends import Backend, Model, backend_of
+from seer.codegen.model_plan import KernelLike, plan_model
 from seer.errors import BuildError, ScheduleError, UserError
 from seer.graph.graph import Graph
 from seer.graph.narrow import narrow, storage_type
@@ -24,8 +23,7 @@ from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Sketch
 from seer.progress import Display
-from seer.runtime.measure import LocalMeasurer, Measurer
-from seer.runtime.model import CompiledModel
+from seer.runtime.measure import Measurer
 from seer.runtime.records import Records
 from seer.runtime.target import Target
 from seer.search.defaults import default_candidate
@@ -47,24 +45,28 @@ def compile(
     records: RecordsLike = None,
     exact: bool = False,
     dtype: str = "float32",
-) -> CompiledModel:
+) -> Model:
     """Compile a model to machine code.
 
     Args:
         model: the graph; its inputs and outputs become those of the compiled model.
-        target: what to compile for, such as "llvm" (this CPU) or "llvm -threads=1".
+        target: what to compile for: "llvm" (this CPU), "llvm -threads=1", "cuda" (this GPU), or
+            "cuda -arch=sm_80 -device=emulated" (the CPU in the place of a GPU).
         records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
             one where there is none.
         exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
         dtype: what weights, and large arrays between kernels, are stored as: "float16" and "bfloat16"
             take half the memory. Arithmetic, inputs and outputs stay float32.
 
+    Returns:
+        A model to call with NumPy arrays: a CompiledModel, or a CudaModel on a GPU.
+
     Raises:
-        UserError: if the model has no output, the target is not this machine, or the dtype is unknown.
+        UserError: if the model has no output, this machine cannot run the target, or the dtype is unknown.
         RecordError: if the records cannot be read.
     """
-    chosen = Target.parse(target)
-    _check(model, chosen)
+    _check(model)
+    backend, chosen = resolved(target)
     graph = prepare(model, dtype)
     parts = partition(graph)
     chosen = chosen.within(weight_bytes(parts))
@@ -73,7 +75,7 @@ def compile(
         candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
     kernels = build_kernels(candidates, chosen)
     plan = plan_model(graph, parts, [kernels[s.dag.workload_key] for s in parts.subgraphs])
-    return CompiledModel(plan, chosen)
+    return backend.load(plan, chosen)
 
 
 def tune(
@@ -104,7 +106,7 @@ def tune(
         seed: decides every random choice (default: SEER_SEED, or 0).
         strategy: how to search: "ansor", "familyseer", "seer" or "random", with options.
         progress: show a display; or a function that is called with every TuneEvent.
-        measurer: what times candidates, instead of this machine.
+        measurer: what times candidates, instead of the target's own.
         store: records of other models to start warm from: cost models and best parameters of
             families that they share with this one. None starts from the store that comes with seer.
         exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
@@ -117,8 +119,8 @@ def tune(
     Raises:
         UserError: if an argument cannot work.
     """
-    chosen = Target.parse(target)
-    _check(model, chosen)
+    _check(model)
+    _, chosen = resolved(target)
     _check_budget(trials, seconds)
     how = strategy_of(strategy)
     graph = prepare(model, dtype)
@@ -135,7 +137,7 @@ def tune(
         _opened(store, must_exist=True) as known,
     ):
         own = {t.key for t in tasks}  # of these a database knows what a run of this model knew
-        prior = WarmStart.of(known, chosen.kind).without(own) if known is not None else shipped(chosen.kind)
+        prior = WarmStart.of(known, chosen.clock).without(own) if known is not None else shipped(chosen.clock)
         summary = tune_tasks(
             tasks,
             timer,
@@ -232,10 +234,11 @@ def best_candidate(
     return default_candidate(dag, target)
 
 
-def build_kernels(candidates: dict[str, tuple[Sketch, np.ndarray]], target: Target) -> dict[str, Artifact]:
+def build_kernels(candidates: dict[str, tuple[Sketch, np.ndarray]], target: Target) -> dict[str, KernelLike]:
     """Machine code for each candidate, by workload; a candidate that fails is replaced by the naive one."""
+    build = backend_of(target).build
 
-    def one(key: str) -> Artifact:
+    def one(key: str) -> KernelLike:
         sketch, row = candidates[key]
         name = f"kernel_{key}"
         try:
@@ -252,13 +255,22 @@ def build_kernels(candidates: dict[str, tuple[Sketch, np.ndarray]], target: Targ
 # -- arguments -----------------------------------------------------------------------------------
 
 
-def _check(model: Graph, target: Target) -> None:
+def resolved(target: str | Target | None) -> tuple[Backend, Target]:
+    """A target as this machine has it, and what builds and runs its code.
+
+    Raises:
+        UserError: if the target is unknown, or this machine cannot run it.
+    """
+    parsed = Target.parse(target)
+    backend = backend_of(parsed)
+    return backend, backend.resolve(parsed)
+
+
+def _check(model: Graph) -> None:
     if not isinstance(model, Graph):
         raise UserError(f"a model is a seer.Graph, given {type(model).__name__}")
     if not model.outputs:
         raise UserError(f"graph {model.name} has no output; declare one with g.output(value)")
-    if not target.is_host:
-        raise UserError(f"target {target} is not this machine ({Target.parse(None)})")
 
 
 def _check_budget(trials: int | None, seconds: float | None) -> None:
@@ -285,11 +297,11 @@ def _measuring(measurer: Measurer | None, target: Target) -> Iterator[Measurer]:
     if measurer is not None:
         yield measurer
         return
-    local = LocalMeasurer(target)
+    own = backend_of(target).measurer(target)
     try:
-        yield local
+        yield own
     finally:
-        local.close()
+        own.close()
 
 
 @contextlib.contextmanager

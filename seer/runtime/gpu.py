@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Gpu:
         tf32_flops: operations per second of mma.sync on tf32; 0 if there is none.
         l2_bytes: the cache that all multiprocessors share.
         launch_s: seconds that starting a kernel costs.
+        name: what its maker calls it, if it is one that is there.
     """
 
     arch: str
@@ -48,6 +49,7 @@ class Gpu:
     shared_bytes_per_block: int = 48 * 1024
     max_vthreads: int = 8
     launch_s: float = 3e-6
+    name: str = ""
 
 
 _MIB, _KIB = 1024 * 1024, 1024
@@ -65,3 +67,30 @@ GPUS = {
     )
 }
 DEFAULT_ARCH = "sm_80"
+
+
+@dataclass(frozen=True)
+class GpuDevices:
+    """Which devices run what is made for a GPU.
+
+    Attributes:
+        is_emulated: the CPU in the place of a GPU; times come from a formula.
+        check: of emulated trials: "results" compares what they compute, "all" watches every access
+            too, "none" runs nothing and takes the formula's time.
+        numbers: of the devices that are used; () is every one that is visible (one, if emulated).
+        any_arch: the device says what architecture it has, none was asked for.
+    """
+
+    is_emulated: bool = False
+    check: str = "results"
+    numbers: tuple[int, ...] = ()
+    any_arch: bool = field(default=False, compare=False)
+
+    def options(self) -> str:
+        """As a target's text has them."""
+        out = " -device=emulated" if self.is_emulated else ""
+        out += f" -check={self.check}" if self.check != "results" else ""
+        return out + (f" -devices={','.join(map(str, self.numbers))}" if self.numbers else "")
+
+
+CHECKS = ("results", "all", "none")

@@ -2,14 +2,15 @@
 
 A target is written `kind -option=value ...`, for instance "llvm", "llvm -threads=1" or
 "llvm -cpu=skylake-avx512 -threads=4"; str() gives a text that parse() turns back into the same
-target. Without -cpu it is this machine. A GPU is "cuda" or "cuda -arch=sm_90".
+target. Without -cpu it is this machine. A GPU is "cuda" (the one that is there) or "cuda -arch=sm_90",
+with -devices=0,1 to use only these; "cuda -device=emulated" is the CPU in its place.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import llvmlite.binding as llvm
 from seer import flags
 from seer.dtypes import dtype as dtype_of
 from seer.errors import TargetError
-from seer.runtime.gpu import DEFAULT_ARCH, GPUS, Gpu
+from seer.runtime.gpu import CHECKS, DEFAULT_ARCH, GPUS, Gpu, GpuDevices
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Target:
         l3_bytes: last-level cache.
         cache_line_bytes: size of a cache line.
         gpu: the GPU, or None on a CPU.
+        devices: which devices of that kind.
         sweep_bytes: weights that a model reads between two runs of one of its kernels, if they drive
             the kernel's own out of the second-level caches; else 0. Kernels are timed accordingly.
     """
@@ -63,6 +65,7 @@ class Target:
     l3_bytes: int
     cache_line_bytes: int = 64
     gpu: Gpu | None = None
+    devices: GpuDevices = field(default_factory=GpuDevices)
     sweep_bytes: int = 0
 
     def lanes(self, dtype: str) -> int:
@@ -86,12 +89,18 @@ class Target:
     def key(self) -> str:
         """What records are kept by: everything that decides which code is fast."""
         if self.gpu is not None:
-            return f"{self.kind} {self.gpu.arch}"
+            emulated = "-emulated" if self.devices.is_emulated else ""
+            return f"{self.kind}{emulated} {self.gpu.arch} {self.gpu.name}".rstrip()
         arch = self.triple.split("-", 1)[0]
         return (
             f"{self.kind} {arch} {self.cpu} v{self.vector_bytes} "
             f"l2={self.l2_bytes // 1024}K t{self.num_threads}{' swept' if self.sweep_bytes else ''}"
         )
+
+    @property
+    def clock(self) -> str:
+        """The first word of the key: times of different clocks are never compared."""
+        return self.key.split()[0]
 
     @property
     def is_host(self) -> bool:
@@ -116,7 +125,7 @@ class Target:
 
     def __str__(self) -> str:
         if self.gpu is not None:
-            return f"{self.kind} -arch={self.gpu.arch}"
+            return f"{self.kind} -arch={self.gpu.arch}{self.devices.options()}"
         if self.is_host:
             return f"{self.kind} -threads={self.num_threads}"
         return f"{self.kind} -cpu={self.cpu} -threads={self.num_threads}"
@@ -211,17 +220,41 @@ def _named(cpu: str) -> Target:
 
 
 def _parse_cuda(options: dict[str, str]) -> Target:
-    unknown = sorted(set(options) - {"arch"})
+    unknown = sorted(set(options) - {"arch", "device", "devices", "check"})
     if unknown:
-        raise TargetError(f"target cuda has no option -{unknown[0]}; it has -arch=NAME")
+        raise TargetError(
+            f"target cuda has no option -{unknown[0]}; it has -arch=NAME, -devices=0,1, "
+            f"-device=emulated and -check={'|'.join(CHECKS)}"
+        )
     arch = options.get("arch", DEFAULT_ARCH)
     if arch not in GPUS:
         raise TargetError(f"unknown GPU architecture {arch!r}; seer knows {', '.join(GPUS)}")
-    gpu = GPUS[arch]
+    return gpu_target(GPUS[arch], _devices(options))
+
+
+def _devices(options: dict[str, str]) -> GpuDevices:
+    kind, check = options.get("device", "cuda"), options.get("check", "results")
+    if kind not in ("cuda", "emulated"):
+        raise TargetError(f"-device={kind}: it must be cuda or emulated")
+    if check not in CHECKS:
+        raise TargetError(f"-check={check}: it must be {', '.join(CHECKS)}")
+    if kind == "cuda" and "check" in options:
+        raise TargetError(
+            f"-check={check} is for -device=emulated; on a GPU every trial's result is compared"
+        )
+    try:
+        numbers = tuple(int(n) for n in options["devices"].split(",")) if "devices" in options else ()
+    except ValueError:
+        raise TargetError(f"-devices={options['devices']}: numbers are needed, such as 0,1") from None
+    return GpuDevices(kind == "emulated", check, numbers, any_arch="arch" not in options)
+
+
+def gpu_target(gpu: Gpu, devices: GpuDevices) -> Target:
+    """The target of a GPU."""
     return Target(
         kind="cuda",
         triple="nvptx64-nvidia-cuda",
-        cpu=arch,
+        cpu=gpu.arch,
         features="",
         num_threads=1,
         vector_bytes=16,
@@ -234,6 +267,7 @@ def _parse_cuda(options: dict[str, str]) -> Target:
         l3_bytes=gpu.l2_bytes,
         cache_line_bytes=128,
         gpu=gpu,
+        devices=devices,
     )
 
 

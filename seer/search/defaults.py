@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,17 +14,22 @@ from seer.ir.expr import reads, variables
 from seer.ir.sketch import Nest, Sketch, Split
 from seer.ir.tensor import ComputeOp
 from seer.runtime.target import Target
-from seer.search.gpu_defaults import gpu_default_candidate, gpu_default_row
+from seer.search.gpu_defaults import gpu_default_number, gpu_default_row
 from seer.search.rules import generate_sketches
 
 
 def default_candidate(dag: ComputeDAG, target: Target) -> tuple[Sketch, np.ndarray]:
     """The best sketch and row by rule of thumb, without measuring."""
     sketches = generate_sketches(dag, target)
-    if target.gpu is not None:
-        return gpu_default_candidate(sketches, target)
-    sketch = sketches[1] if len(sketches) > 1 else sketches[0]
+    sketch = sketches[default_number(sketches, target)]
     return sketch, default_row(sketch, target)
+
+
+def default_number(sketches: Sequence[Sketch], target: Target) -> int:
+    """Which of a task's sketches an untuned model runs."""
+    if target.gpu is not None:
+        return gpu_default_number(sketches, target)
+    return 1 if len(sketches) > 1 else 0
 
 
 def default_row(sketch: Sketch, target: Target) -> np.ndarray:

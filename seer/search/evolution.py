@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from seer.ir.sketch import Sketch
-from seer.search.defaults import default_row
+from seer.search.defaults import default_number, default_row
 from seer.search.features import features
 from seer.search.legal import legal
 from seer.search.space import Space, space_of
@@ -78,9 +78,11 @@ class Searcher:
         self.n_scored = 0
 
     def first(self) -> list[Candidate]:
-        """The naive candidate and the default of every sketch."""
+        """The naive candidate, and the default of every sketch: that of an untuned model comes first."""
         out = [(0, np.zeros(len(self.sketches[0].params), dtype=np.int64))]
-        out += [(k, default_row(s, self.task.target)) for k, s in enumerate(self.sketches) if k > 0]
+        first = default_number(self.sketches, self.task.target)
+        order = sorted(range(1, len(self.sketches)), key=lambda k: k != first)
+        out += [(k, default_row(self.sketches[k], self.task.target)) for k in order]
         return [c for c in out if self.mark(c)]
 
     def mark(self, candidate: Candidate) -> bool:

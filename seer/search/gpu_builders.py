@@ -137,6 +137,11 @@ def rows(dag: ComputeDAG, stage: str, target: Target, over: tuple[str, ...]) -> 
     return Nest(stage, splits, (first, rest, ()), 1, bind=bind), params
 
 
+def shared_terms(dag: ComputeDAG, stage: str, target: Target) -> Built:
+    """A reduction whose elements are rows: the threads of a row share its terms."""
+    return rows(dag, stage, target, tuple(a.name for a in dag.op(stage).axes))
+
+
 def part_of_rows(dag: ComputeDAG, stage: str) -> Nest:
     """A reduction that the threads of a row compute together."""
     return _plain(dag, stage, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -44,8 +45,8 @@ def gpu_default_row(sketch: Sketch, target: Target) -> np.ndarray:
     return row
 
 
-def gpu_default_candidate(sketches: tuple[Sketch, ...], target: Target) -> tuple[Sketch, np.ndarray]:
-    """The sketch and row that the formula likes best."""
-    candidates = [(s, gpu_default_row(s, target)) for s in sketches[1:] or sketches]
-    seconds = [float(predicted_seconds(s, row[None], target)[0]) for s, row in candidates]
-    return candidates[int(np.argmin(seconds))]
+def gpu_default_number(sketches: Sequence[Sketch], target: Target) -> int:
+    """The number of the sketch whose default row the formula likes best."""
+    numbers = range(1, len(sketches)) if len(sketches) > 1 else range(1)
+    rows = {k: gpu_default_row(sketches[k], target) for k in numbers}
+    return min(numbers, key=lambda k: float(predicted_seconds(sketches[k], rows[k][None], target)[0]))

@@ -16,6 +16,7 @@ from seer.search.gpu_view import GpuNest, gpu_nests
 
 L2_SPEEDUP = 3.0  # bandwidth of the second-level cache, in that of the device's memory
 WAIT_S = 1.0e-7  # a barrier with loads behind it
+BLOCK_S = 5.0e-9  # a multiprocessor's time to start a block
 LATENCY_S = 6.0e-7  # from asking memory to having
 ENOUGH_WARPS = 16  # warps of a multiprocessor that hide latencies
 IMPOSSIBLE_S = 1e3
@@ -49,5 +50,7 @@ def nest_seconds(v: GpuNest, gpu: Gpu) -> np.ndarray:
     waits = waves * (
         v.steps * WAIT_S / v.stages / np.maximum(np.minimum(v.blocks_per_sm, 4), 1) + LATENCY_S + cycles
     )
+    # Many small blocks take time to start, large ones wait for the last of their threads.
+    waits = waits + v.blocks / gpu.num_sms * BLOCK_S + LATENCY_S / 10 * v.threads / gpu.max_threads_per_block
     total = gpu.launch_s + np.maximum(np.maximum(arithmetic, device), caches) + waits
     return np.where(v.blocks_per_sm > 0, total, IMPOSSIBLE_S)

@@ -2,8 +2,9 @@
 
 always-inline          everything that reduces nothing, but for the output
 attach-reduction       a reduction that one row of its reader's kernel completes
-tensor-cores           products of matrices
+ordered-reduction      a reduction that must keep its order, in one thread an element
 multi-level-tiling     reductions with reuse, through shared memory and registers
+tensor-cores           products of matrices
 cross-thread-reduction the threads of a block share each element's terms
 simple-reduction       each thread reduces elements of its own
 rows                   an output whose rows depend on reductions: one kernel for all
@@ -102,10 +103,7 @@ def _shares_terms(p: Partial, stage: str) -> bool:
 
 
 def _share_terms(p: Partial, stage: str) -> list[Partial]:
-    def build(dag, stage, target):  # type: ignore[no-untyped-def]
-        return gpu_builders.rows(dag, stage, target, tuple(a.name for a in dag.op(stage).axes))
-
-    return [tile_with_epilogue(p, stage, build, f"cross-thread({stage})")]
+    return [tile_with_epilogue(p, stage, gpu_builders.shared_terms, f"cross-thread({stage})")]
 
 
 def _reduce_inside(p: Partial, stage: str) -> list[Partial]:
@@ -152,7 +150,7 @@ GPU_RULES: list[SketchRule] = [
     Rule("tensor-cores", _fits_tensor_cores, _multiply, is_final=False),
     Rule("cross-thread-reduction", _shares_terms, _share_terms, is_final=False),
     Rule("simple-reduction", _is_simple, _reduce_inside),
-    Rule("no-more", _can_tile, lambda p, s: []),
+    Rule("decided", _can_tile, lambda p, s: []),
     Rule("rows", _has_rows, _rows, is_final=False),
     Rule("skip", is_spatial, _flat),
 ]

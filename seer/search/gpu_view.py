@@ -236,7 +236,12 @@ class GpuNest(GpuShape):
         for r in reads_of_expanded(self.sketch, self.nest.stage):
             step = move(r, axis, ranges)
             worst.append(min(max(step * self.size, 1), SECTOR_BYTES) / self.size if step > 1 else 1.0)
-        return np.full(self.count, max(sum(worst) / len(worst), 1.0) if worst else 1.0)
+        apart = max(sum(worst) / len(worst), 1.0) if worst else 1.0
+        if self.pattern != "rows":
+            return np.full(self.count, apart)
+        together = (self.row_threads if self.is_near else self.rows_per_block) * self.size
+        few: np.ndarray = apart * np.maximum(SECTOR_BYTES / together, 1.0)
+        return few
 
     def _fast_axis(self) -> str | None:
         """The axis along which neighbouring threads lie."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from seer.runtime.records import LUCK
+from seer.search.defaults import default_number
 from seer.search.events import TaskStatus
 from seer.search.evolution import Candidate, Searcher
 from seer.search.features import features
@@ -46,6 +48,10 @@ class TaskTrials:
     later_s: float = math.inf
     errors: int = 0
     rounds: int = 0
+
+    @cached_property
+    def _default_number(self) -> int:
+        return default_number(self.searcher.sketches, self.task.target)
 
     @property
     def task(self) -> SearchTask:
@@ -90,7 +96,7 @@ class TaskTrials:
 
     def defaults(self) -> list[Candidate]:
         """The measured candidate that an untuned model runs, if there is one."""
-        number = 1 if len(self.searcher.sketches) > 1 else 0
+        number = self._default_number
         found = (c for c, s in zip(self.candidates, self.results, strict=True) if c[0] == number)
         return [c for c in [next(found, None)] if c is not None]
 

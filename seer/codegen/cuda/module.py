@@ -20,6 +20,7 @@ class Launch:
         threads: threads of a block (x).
         args: the names of its pointers, each an ArgSpec's or a Scratch's; the last is written.
         shared_bytes: static shared memory of a block.
+        expected_s: seconds that a formula expects, for simulated clocks; 0 if it was not asked.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Launch:
     threads: int
     args: tuple[str, ...]
     shared_bytes: int = 0
+    expected_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class CudaModule:
         launches: kernels to run in order, on one stream.
         args: the arguments of the whole, inputs in ComputeDAG order, then the output.
         scratch: what to allocate besides.
+        cubin: machine code of the source, where it was compiled ahead.
     """
 
     name: str
@@ -56,6 +59,7 @@ class CudaModule:
     launches: tuple[Launch, ...]
     args: tuple[ArgSpec, ...]
     scratch: tuple[Scratch, ...] = ()
+    cubin: bytes | None = None
 
     def scratch_plan(self) -> MemoryPlan:
         """Where each scratch buffer lies; buffers that no launch needs together share memory."""

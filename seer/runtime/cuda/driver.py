@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from seer.codegen.cuda.module import Launch
 from seer.errors import BuildError, MeasureError, TargetError
 from seer.runtime import nvrtc
 from seer.runtime.cuda.device import Memory
+from seer.runtime.gpu import GPUS, Gpu
 
 
 def driver() -> Any:
@@ -55,6 +57,52 @@ def why_unavailable() -> str:
     except TargetError as e:
         return str(e)
     return ""
+
+
+def visible_devices() -> dict[int, Gpu]:
+    """Every device by its number, with what it says of itself; none is opened.
+
+    Raises:
+        TargetError: as `driver`.
+    """
+    drv = driver()
+    try:
+        return {n: _describe(drv, drv.Device(n)) for n in range(drv.Device.count())}
+    except drv.Error as e:
+        raise TargetError(f"the CUDA devices cannot be asked what they are: {e}") from e
+
+
+def _describe(drv: Any, device: Any) -> Gpu:
+    """What is known of the nearest older architecture, with the device's own numbers."""
+    major, minor = device.compute_capability()
+    capability = 10 * major + minor
+    known = [g for g in GPUS.values() if g.capability <= capability]
+    if not known:
+        raise TargetError(f"{device.name()} has sm_{capability}; seer needs {next(iter(GPUS))} or later")
+    base = max(known, key=lambda g: g.capability)
+
+    def ask(name: str, default: int) -> int:
+        key = getattr(drv.device_attribute, name, None)
+        return default if key is None else int(device.get_attribute(key)) or default
+
+    num_sms = ask("MULTIPROCESSOR_COUNT", base.num_sms)
+    clock_hz = 1e3 * ask("CLOCK_RATE", int(base.clock_hz / 1e3))
+    speed = num_sms * clock_hz / (base.num_sms * base.clock_hz)
+    lines = 2e3 * ask("MEMORY_CLOCK_RATE", 0) * ask("GLOBAL_MEMORY_BUS_WIDTH", 0) / 8
+    return replace(
+        base,
+        arch=f"sm_{capability}",
+        capability=capability,
+        name=str(device.name()),
+        num_sms=num_sms,
+        clock_hz=clock_hz,
+        bandwidth=lines or base.bandwidth,
+        flops=base.flops * speed,
+        tf32_flops=base.tf32_flops * speed,
+        l2_bytes=ask("L2_CACHE_SIZE", base.l2_bytes),
+        shared_bytes_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", base.shared_bytes_per_sm),
+        max_threads_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR", base.max_threads_per_sm),
+    )
 
 
 class PycudaDevice:

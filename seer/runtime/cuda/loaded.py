@@ -29,7 +29,7 @@ class LoadedKernel:
             unknown = [a for a in launch.args if a not in names]
             if unknown:
                 raise BuildError(f"kernel {kernel.name}: no argument {unknown[0]!r} for {launch.name}")
-        self._module = device.load(kernel.source, cubin)
+        self._module = device.load(kernel.source, cubin or kernel.cubin)
 
     def run(self, args: Sequence[Memory], scratch: Memory) -> None:
         """Queue all launches.

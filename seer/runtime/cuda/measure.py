@@ -118,7 +118,9 @@ class CudaMeasurer:
         return _Built(kernel, cubin, time.perf_counter() - start)
 
     def _run(self, runner: CudaRunner, reference: CudaModule, b: _Built, best_s: float) -> MeasureResult:
-        limit_s = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
+        limit_s = self._specs[0].run_limit_s or min(
+            RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s)
+        )
         result = runner.measure(reference, b.kernel, best_s, limit_s, b.cubin)
         return replace(result, build_s=b.build_s)
 

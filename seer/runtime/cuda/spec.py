@@ -10,6 +10,8 @@ from seer.runtime.cuda.driver import PycudaDevice
 from seer.runtime.cuda.emulated import EmulatedDevice
 from seer.runtime.emulate import Order
 
+EMULATION_LIMIT_S = 300.0
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
@@ -31,6 +33,11 @@ class DeviceSpec:
     order: Order = "forward"
     seed: int = 0
 
+    @property
+    def run_limit_s(self) -> float | None:
+        """Seconds of a trial after which it is given up, where the kernel's own time does not tell."""
+        return EMULATION_LIMIT_S if self.kind == "emulated" else None
+
     def open(self) -> Device:
         """The device itself.
 
@@ -39,4 +46,6 @@ class DeviceSpec:
         """
         if self.kind == "cuda":
             return PycudaDevice(self.index)
-        return EmulatedDevice(self.arch, checked=self.checked, order=self.order, seed=self.seed)
+        return EmulatedDevice(
+            self.arch, checked=self.checked, order=self.order, seed=self.seed, limit_s=EMULATION_LIMIT_S
+        )
