@@ -19,7 +19,6 @@ from seer.frontend.onnx import from_onnx
 from seer.graph import reference
 from seer.graph.graph import Graph
 from seer.graph.partition import partition
-from seer.runtime.model import CompiledModel
 from seer.runtime.target import Target
 from seer.runtime.timing import medians
 from seer.search.families import RULES, families_of
@@ -175,7 +174,7 @@ def _bench(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(model: Graph, compiled: Mapping[str, CompiledModel], repeat: int, with_numpy: bool) -> None:
+def _report(model: Graph, compiled: Mapping[str, Callable[..., Any]], repeat: int, with_numpy: bool) -> None:
     """Check the compiled models against NumPy and print interleaved medians."""
     feed = random_inputs(model)
     runs: dict[str, Run] = {name: functools.partial(_call, m, feed) for name, m in compiled.items()}
@@ -193,7 +192,7 @@ def _report(model: Graph, compiled: Mapping[str, CompiledModel], repeat: int, wi
         print(f"{name:8} {1e3 * seconds:10.3f} ms   {seconds / first:6.2f}x")
 
 
-def _call(model: CompiledModel, feed: Mapping[str, Any]) -> Any:
+def _call(model: Callable[..., Any], feed: Mapping[str, Any]) -> Any:
     return model(**feed)
 
 

@@ -8,13 +8,15 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from seer import flags
-from seer.codegen.artifact import Artifact
 from seer.codegen.build import build
+from seer.codegen.cuda import CudaModule, generate
 from seer.codegen.model_plan import plan_model
 from seer.errors import BuildError, ScheduleError, UserError
 from seer.graph.graph import Graph
@@ -24,6 +26,9 @@ from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Sketch
 from seer.progress import Display
+from seer.runtime.cuda.measure import CudaMeasurer
+from seer.runtime.cuda.model import CudaModel
+from seer.runtime.cuda.spec import default_device
 from seer.runtime.measure import LocalMeasurer, Measurer
 from seer.runtime.model import CompiledModel
 from seer.runtime.records import Records
@@ -37,6 +42,14 @@ from seer.search.tuner import TuneSummary, tune_tasks
 from seer.search.warm import WarmStart, shipped
 
 RecordsLike = Records | str | Path | None
+Built = TypeVar("Built", covariant=True)
+
+
+class Builder(Protocol[Built]):
+    """What turns a candidate into code for a target."""
+
+    def __call__(self, sketch: Sketch, row: np.ndarray, target: Target, name: str) -> Built: ...
+
 
 _log = logging.getLogger("seer")
 
@@ -47,12 +60,13 @@ def compile(
     records: RecordsLike = None,
     exact: bool = False,
     dtype: str = "float32",
-) -> CompiledModel:
+) -> CompiledModel | CudaModel:
     """Compile a model to machine code.
 
     Args:
         model: the graph; its inputs and outputs become those of the compiled model.
-        target: what to compile for, such as "llvm" (this CPU) or "llvm -threads=1".
+        target: what to compile for, such as "llvm" (this CPU), "llvm -threads=1" or "cuda" (the GPU that
+            SEER_CUDA names).
         records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
             one where there is none.
         exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
@@ -61,18 +75,23 @@ def compile(
 
     Raises:
         UserError: if the model has no output, the target is not this machine, or the dtype is unknown.
+        TargetError: if the target is a GPU, and this machine has none or lacks what it needs.
         RecordError: if the records cannot be read.
     """
     chosen = Target.parse(target)
     _check(model, chosen)
+    device = None if chosen.gpu is None else default_device().open()
     graph = prepare(model, dtype)
     parts = partition(graph)
     with _opened(records, must_exist=True) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
         candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
-    kernels = build_kernels(candidates, chosen)
-    plan = plan_model(graph, parts, [kernels[s.dag.workload_key] for s in parts.subgraphs])
-    return CompiledModel(plan, chosen)
+    keys = [s.dag.workload_key for s in parts.subgraphs]
+    if device is not None:
+        modules = build_kernels(candidates, chosen, generate)
+        return CudaModel(plan_model(graph, parts, [modules[key] for key in keys]), chosen, device)
+    kernels = build_kernels(candidates, chosen, build)
+    return CompiledModel(plan_model(graph, parts, [kernels[key] for key in keys]), chosen)
 
 
 def tune(
@@ -229,10 +248,12 @@ def best_candidate(
     return default_candidate(dag, target)
 
 
-def build_kernels(candidates: dict[str, tuple[Sketch, np.ndarray]], target: Target) -> dict[str, Artifact]:
-    """Machine code for each candidate, by workload; a candidate that fails is replaced by the naive one."""
+def build_kernels(
+    candidates: dict[str, tuple[Sketch, np.ndarray]], target: Target, build: Builder[Built]
+) -> dict[str, Built]:
+    """Code for each candidate, by workload; a candidate that fails is replaced by the naive one."""
 
-    def one(key: str) -> Artifact:
+    def one(key: str) -> Built:
         sketch, row = candidates[key]
         name = f"kernel_{key}"
         try:
@@ -254,7 +275,7 @@ def _check(model: Graph, target: Target) -> None:
         raise UserError(f"a model is a seer.Graph, given {type(model).__name__}")
     if not model.outputs:
         raise UserError(f"graph {model.name} has no output; declare one with g.output(value)")
-    if not target.is_host:
+    if target.gpu is None and not target.is_host:
         raise UserError(f"target {target} is not this machine ({Target.parse(None)})")
 
 
@@ -282,11 +303,19 @@ def _measuring(measurer: Measurer | None, target: Target) -> Iterator[Measurer]:
     if measurer is not None:
         yield measurer
         return
-    local = LocalMeasurer(target)
+    own: Measurer
+    if target.gpu is not None:
+        own = CudaMeasurer([default_device()], partial(_generate, target))
+    else:
+        own = LocalMeasurer(target)
     try:
-        yield local
+        yield own
     finally:
-        local.close()
+        own.close()
+
+
+def _generate(target: Target, sketch: Sketch, row: np.ndarray) -> CudaModule:
+    return generate(sketch, row, target)
 
 
 @contextlib.contextmanager

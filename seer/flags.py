@@ -5,6 +5,7 @@
     SEER_SEED=n                the seed where none is given (default 0)
     SEER_WORKERS=n             build processes (default: the number of CPUs this process may use)
     SEER_OPENMP=path           the OpenMP library with GOMP_parallel, where seer finds none itself
+    SEER_CUDA=n|emulated       the GPU to use (default 0); emulated is the CPU in its place, slow, for tests
     SEER_CACHE=path            where compiled programs are kept (default: the folder for temporary files)
     CXX=path                   the C++ compiler that emulates CUDA (default: g++ or clang++)
 
@@ -67,6 +68,13 @@ def workers() -> int:
 def openmp_path() -> str | None:
     """The OpenMP library to load, or None to search for one."""
     return os.environ.get("SEER_OPENMP") or None
+
+
+def cuda_device() -> int | None:
+    """The number of the GPU to use; None for the CPU in its place."""
+    if os.environ.get("SEER_CUDA", "").strip() == "emulated":
+        return None
+    return _integer("SEER_CUDA", 0, 0, 1023)
 
 
 def cache_dir() -> str | None:

@@ -110,6 +110,7 @@ from seer.graph.graph import Graph
 from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.runtime.cuda.model import CudaModel
+from seer.runtime.target import Target
 rng = np.random.default_rng(0)
 w = [rng.standard_normal(s).astype(np.float32) for s in ((6, 8), (8, 4))]
 g = Graph("net")
@@ -118,7 +119,7 @@ y = x.dense(w[0]).dense(w[1])
 g.output(y, x.reshape((30,)))
 graph = optimize(g)
 kernels = [dense("a", 5, 8, 6), split_dense("b", 5, 4, 8)]
-model = CudaModel(plan_model(graph, partition(graph), kernels), device)
+model = CudaModel(plan_model(graph, partition(graph), kernels), Target.parse("cuda"), device)
 for _ in range(2):
     value = rng.standard_normal((5, 6)).astype(np.float32)
     out, same = model(value)

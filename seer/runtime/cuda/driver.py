@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from seer.codegen.cuda.module import Launch
+from seer.dtypes import numpy_dtype
 from seer.errors import BuildError, MeasureError, TargetError
 from seer.runtime import nvrtc
 from seer.runtime.cuda.device import Memory
@@ -99,7 +100,7 @@ class PycudaDevice:
                 self._driver.memcpy_htod(_address(memory), np.ascontiguousarray(array))
 
     def read(self, memory: Memory, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        out = np.empty(shape, dtype)
+        out = np.empty(shape, numpy_dtype(dtype))
         if out.nbytes:
             with self._errors("copy from the device"):
                 self.synchronize()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from seer import flags
 from seer.runtime.cuda.device import Device
 from seer.runtime.cuda.driver import PycudaDevice
 from seer.runtime.cuda.emulated import EmulatedDevice
@@ -40,3 +41,9 @@ class DeviceSpec:
         if self.kind == "cuda":
             return PycudaDevice(self.index)
         return EmulatedDevice(self.arch, checked=self.checked, order=self.order, seed=self.seed)
+
+
+def default_device() -> DeviceSpec:
+    """The device that SEER_CUDA names; by default the first GPU."""
+    index = flags.cuda_device()
+    return DeviceSpec("emulated") if index is None else DeviceSpec("cuda", index)
