@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks.kernels`, `.models`, `.search`, `.throughput`; each has --help."""
+"""Benchmarks: `python -m benchmarks.kernels`, or models, roofline, search, throughput; each has --help."""

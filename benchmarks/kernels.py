@@ -1,4 +1,4 @@
-"""Single kernels: seer tuned and untuned against NumPy (and torch), interleaved.
+"""Single kernels: seer tuned and untuned against NumPy, and with --peers other systems, interleaved.
 
 python -m benchmarks.kernels                                  # the standard list, 1 and 2 threads
 python -m benchmarks.kernels --only matmul_1024x1024x1024 --trials 128 --threads 1 --json out.json
@@ -7,10 +7,10 @@ python -m benchmarks.kernels --only matmul_1024x1024x1024 --trials 128 --threads
 from __future__ import annotations
 
 import argparse
-import statistics
+import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,30 @@ from benchmarks.timing import with_fast_numpy
 if __name__ == "__main__":
     with_fast_numpy()
 
-import numpy as np
 
 import seer
 from benchmarks.cases import DEFAULTS, Case, parse
-from benchmarks.peers import close, limit_threads, optional
+from benchmarks.compare import checked, rows_of, summary
+from benchmarks.engines import Run
+from benchmarks.peers import PEERS, Modules
 from benchmarks.report import Row, table, write_json
+from benchmarks.work import bytes_of
 from seer.runtime.timing import medians
+from seer.search.strategies import DEFAULT
 
-COLUMNS = ("case", "system", "threads", "median_ms", "gflops", "vs_numpy", "trials", "seconds")
+COLUMNS = (
+    "case",
+    "system",
+    "threads",
+    "median_ms",
+    "gflops",
+    "roofline",
+    "vs_numpy",
+    "vs_best_peer",
+    "trials",
+    "seconds",
+)
+LOW = 0.9  # cases slower than the best peer by more are listed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,62 +53,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     except seer.errors.UserError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
-    torch = optional("torch") if args.peers else None
+    peers = Modules(PEERS if args.peers else ())
     rows: list[Row] = []
     for threads in args.threads or [1, 2]:
-        limit_threads(threads, torch)
+        peers.limit_threads(threads)
         for case in cases:
-            rows += run_case(case, threads, args.trials, args.seed, args.records, args.strategy, torch)
-            table(case.name, [r for r in rows if (r["case"], r["threads"]) == (case.name, threads)], COLUMNS)
+            new = run_case(case, threads, args, peers)
+            rows += new
+            table(case.name, new, COLUMNS)
             write_json(args.json, rows)
-    for threads in args.threads or [1, 2]:
-        ratios = [r["vs_numpy"] for r in rows if r["system"] == "seer" and r["threads"] == threads]
-        print(
-            f"{threads} threads: seer / NumPy speed, geometric mean {statistics.geometric_mean(ratios):.2f}"
-        )
+    print(summary(rows, "vs_numpy", "NumPy's time / seer's", LOW))
+    print(summary(rows, "vs_best_peer", "best peer's time / seer's", LOW))
     return 0
 
 
-def run_case(
-    case: Case, threads: int, trials: int, seed: int, records: Path | None, strategy: str, torch: Any = None
-) -> list[Row]:
+def run_case(case: Case, threads: int, args: argparse.Namespace, peers: Modules) -> list[Row]:
     """Tune a case and time every system on it."""
     target = seer.Target.parse(f"llvm -threads={threads}")
     start = time.perf_counter()
     tuned = seer.tune(
-        case.graph, target, trials=trials, seed=seed, records=records, strategy=strategy, progress=False
+        case.graph,
+        target,
+        trials=args.trials,
+        seed=args.seed,
+        records=args.records,
+        strategy=args.strategy,
+        progress=False,
     )
     seconds = time.perf_counter() - start
     models = {
         "seer": seer.compile(case.graph, target, tuned.records),
         "seer-untuned": seer.compile(case.graph, target),
     }
-    systems: dict[str, Callable[[], Any]] = {
-        name: (lambda m=m: m(**case.feed))  # type: ignore[misc]
-        for name, m in models.items()
-    }
-    systems["numpy"] = case.numpy
-    if torch is not None and case.torch is not None:
-        systems["torch"] = case.torch(torch)
-    expected = case.numpy()
-    for name, call in systems.items():
-        if not close(np.asarray(call()), expected):
-            raise SystemExit(f"{case.name}: {name} computes something else than NumPy")
-    times = medians(systems)
-    rows = []
-    for name, s in times.items():
-        row: Row = {
-            "case": case.name,
-            "system": name,
-            "threads": threads,
-            "median_ms": 1e3 * s,
-            "gflops": case.flop / s / 1e9 if case.flop else None,
-            "vs_numpy": times["numpy"] / s,
-        }
-        if name == "seer":
+    runs = {k: Run(functools.partial(_call, m, case.feed), lambda out: [out]) for k, m in models.items()}
+    runs["numpy"] = Run(case.numpy, lambda out: [out])
+    runs |= peers.runs(case.graph, case.feed, threads, case.torch)
+    runs = checked(runs, [case.numpy()], case.name)
+    times = medians({name: run.call for name, run in runs.items()})
+    rows = rows_of(times, case.flop, bytes_of(case.graph), threads, {"case": case.name})
+    for row in rows:
+        row["vs_numpy"] = times["numpy"] / times[row["system"]]
+        if row["system"] == "seer":
             row |= {"trials": tuned.trials, "seconds": seconds, "errors": tuned.errors}
-        rows.append(row)
     return rows
+
+
+def _call(model: seer.CompiledModel, feed: Mapping[str, Any]) -> Any:
+    return model(**feed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,9 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--trials", type=int, default=128, help="measurements for each case (default 128)")
     p.add_argument("--threads", type=int, action="append", help="threads (default: 1, then 2)")
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--strategy", default="ansor")
+    p.add_argument("--strategy", default=DEFAULT)
     p.add_argument("--records", type=Path, help="keep the trials in this database")
-    p.add_argument("--peers", action="store_true", help="also torch, where it is installed")
+    p.add_argument("--peers", action="store_true", help=f"also {', '.join(PEERS)}, where installed")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     return p
 

@@ -251,7 +251,7 @@ def _matmul(e: _Export, v: Value) -> None:
     a, b = v.node.inputs
     flags = [v.node.attrs["transpose_a"], v.node.attrs["transpose_b"]]
     if any(flags) and a.ndim == b.ndim == 2 and v.dtype.startswith("float"):
-        options = {"transA": int(flags[0]), "transB": int(flags[1])}
+        options: dict[str, Any] = {"transA": int(flags[0]), "transB": int(flags[1])}
         e.names[v] = e.add("Gemm", [e.name(a), e.name(b)], **options)
         return
     sides = []
@@ -307,7 +307,7 @@ def _reduce(op: str) -> Callable[[_Export, Value], None]:
     def write(e: _Export, v: Value) -> None:
         x, attrs = v.node.inputs[0], v.node.attrs
         inputs = [e.name(x), e.numbers(attrs["axes"])]
-        options = {"keepdims": int(attrs["keepdims"]), "noop_with_empty_axes": 1}
+        options: dict[str, Any] = {"keepdims": int(attrs["keepdims"]), "noop_with_empty_axes": 1}
         e.names[v] = e.add(op, inputs, **options)
 
     return write
@@ -317,7 +317,7 @@ def _reduce(op: str) -> Callable[[_Export, Value], None]:
 
 
 def _reshape(e: _Export, v: Value) -> None:
-    options = {"allowzero": 1} if 0 in v.shape else {}
+    options: dict[str, Any] = {"allowzero": 1} if 0 in v.shape else {}
     e.names[v] = e.add("Reshape", [e.name(v.node.inputs[0]), e.numbers(v.shape)], **options)
 
 

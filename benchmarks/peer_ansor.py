@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = str(Path(__file__).resolve().parent)
+sys.path.insert(0, HERE)
+os.environ["PYTHONPATH"] = HERE  # for its worker processes, too
 os.environ["TVM_NUM_THREADS"] = sys.argv[2]
 
 import peer_kernels

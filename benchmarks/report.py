@@ -26,7 +26,7 @@ def table(title: str, rows: Sequence[Row], columns: Sequence[str]) -> None:
         out.add_column(c, justify="left" if k == 0 else "right", no_wrap=True)
     for r in rows:
         out.add_row(*(_text(r.get(c)) for c in columns))
-    Console(width=140).print(out)
+    Console(width=160).print(out)
 
 
 def _text(value: Any) -> str:

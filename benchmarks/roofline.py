@@ -99,7 +99,8 @@ def _best(calls: Sequence[Callable[[], object]]) -> float:
 
 class _Code:
     """The two loops as machine code: `fma(out, steps)` and `read(out, array, steps)`;
-    the sums go behind the first vector of `out`."""
+    the sums go behind the first vector of `out`.
+    """
 
     def __init__(self, target: Target) -> None:
         lanes = target.lanes("float32")

@@ -3,39 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import seer
-from seer.graph.graph import Value
-from seer.graph.passes.fold_batch_norm import fold_batch_norm
+if TYPE_CHECKING:  # running a program needs nothing of seer
+    import seer
+
+# Plain data, so that torch can save it: weights by name, steps (name, operator, inputs, attributes),
+# and the names of the outputs.
+Program = dict[str, Any]
 
 
-def torch_runner(torch: Any, graph: seer.Graph, feed: Mapping[str, np.ndarray]) -> Callable[[], Any]:
-    """A function that runs the graph; weights are prepared ahead, batch_norm is folded as seer does."""
+def program_of(torch: Any, graph: seer.Graph) -> Program:
+    """What to run; weights are prepared ahead, batch_norm is folded as seer does."""
+    from seer.graph.passes.fold_batch_norm import fold_batch_norm
+
     folded = fold_batch_norm(graph)
-    values = folded.values()
-    constants: dict[Value, Any] = {}
-    for v in values:
-        if v.node.op == "constant":
-            t = torch.from_numpy(np.array(v.node.attrs["value"]))
-            constants[v] = t.to(memory_format=torch.channels_last) if t.ndim == 4 else t
-    inputs = {v.name: torch.from_numpy(feed[v.name]) for v in folded.inputs}
-    for name, t in inputs.items():
-        if t.ndim == 4:
-            inputs[name] = t.to(memory_format=torch.channels_last)
-    steps = [(v, _OPS[v.node.op]) for v in values if v.node.op not in ("input", "constant")]
+    weights: dict[str, Any] = {}
+    steps: list[tuple[str, str, list[str], dict[str, Any]]] = []
+    for v in folded.values():
+        node = v.node
+        if node.op == "constant":
+            weights[v.name] = _best_layout(torch, torch.from_numpy(np.array(node.attrs["value"])))
+        elif node.op != "input":
+            if node.op not in _OPS:
+                raise NotImplementedError(f"{node.op} ({v.name}) has no torch form here")
+            steps.append((v.name, node.op, [i.name for i in node.inputs], dict(node.attrs)))
+    return {"weights": weights, "steps": steps, "outputs": [v.name for v in folded.outputs]}
 
-    def run() -> Any:
-        known = dict(constants)
-        known.update({v: inputs[v.name] for v in folded.inputs})
+
+def torch_runner(torch: Any, program: Program, feed: Mapping[str, np.ndarray]) -> Callable[[], Any]:
+    """A function that runs a program on its inputs and returns the list of outputs."""
+    start = dict(program["weights"])
+    start.update({name: _best_layout(torch, torch.from_numpy(a)) for name, a in feed.items()})
+    last = {i: name for name, _, inputs, _ in program["steps"] for i in inputs}
+    kept = {*start, *program["outputs"]}
+    steps = []
+    for name, op, inputs, attrs in program["steps"]:
+        done = [i for i in dict.fromkeys(inputs) if last[i] == name and i not in kept]
+        steps.append((name, _OPS[op], inputs, attrs, done))
+
+    def run() -> list[Any]:
+        known = dict(start)
         with torch.inference_mode():
-            for v, op in steps:
-                known[v] = op(torch, [known[i] for i in v.node.inputs], v.node.attrs)
-        return known[folded.outputs[0]]
+            for name, op, inputs, attrs, done in steps:
+                known[name] = op(torch, [known[i] for i in inputs], attrs)
+                for i in done:  # its memory serves what comes next
+                    del known[i]
+        return [known[name] for name in program["outputs"]]
 
     return run
+
+
+def _best_layout(torch: Any, t: Any) -> Any:
+    """Images and kernels of convolutions with channels last."""
+    return t.to(memory_format=torch.channels_last) if t.ndim == 4 else t
 
 
 def _conv(t: Any, x: list[Any], a: Mapping[str, Any]) -> Any:
@@ -83,7 +106,11 @@ _OPS: dict[str, Callable[[Any, list[Any], Mapping[str, Any]], Any]] = {
     "gelu": lambda t, x, a: t.nn.functional.gelu(x[0], approximate=a["approximate"]),
     "softmax": lambda t, x, a: t.softmax(x[0], a["axis"]),
     "add": lambda t, x, a: x[0] + x[1],
+    "sub": lambda t, x, a: x[0] - x[1],
     "mul": lambda t, x, a: x[0] * x[1],
+    "div": lambda t, x, a: x[0] / x[1],
+    "tanh": lambda t, x, a: t.tanh(x[0]),
+    "sigmoid": lambda t, x, a: t.sigmoid(x[0]),
     "matmul": _matmul,
     "concat": lambda t, x, a: t.cat(x, a["axis"]),
     "slice": _slice,

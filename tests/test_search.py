@@ -283,15 +283,12 @@ def test_tuning_spends_its_budget_and_improves(name: str) -> None:
 
 
 def test_the_model_beats_chance() -> None:
-    guided, blind = Records(), Records()
     ratios = [
-        tune(Records(), FakeMeasurer(), 150, seed).latency_s
-        / tune(Records(), FakeMeasurer(), 150, seed, "random").latency_s
-        for seed in range(3)
+        tune(Records(), FakeMeasurer(), 300, seed).latency_s
+        / tune(Records(), FakeMeasurer(), 300, seed, "random").latency_s
+        for seed in range(5)
     ]
-    assert np.median(ratios) < 0.95, ratios
-    guided.close()
-    blind.close()
+    assert np.median(ratios) < 0.9, ratios
 
 
 def without_clock(records: Records) -> list[tuple[object, ...]]:

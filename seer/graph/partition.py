@@ -9,6 +9,7 @@ Reshapes are no kernels at all: they name the same memory.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from seer import flags
+from seer.dtypes import dtype as dtype_of
 from seer.graph.graph import Graph, Node, Value
 from seer.graph.passes.rewrite import reader_counts
 from seer.graph.registry import op_def
@@ -79,6 +81,17 @@ def partition(graph: Graph) -> Partition:
     out = Partition(tuple(subgraphs), aliases)
     flags.debug("partition", lambda: str(out))
     flags.debug("dag", lambda: "\n\n".join(str(d) for d in made.values()))
+    return out
+
+
+def weight_bytes(parts: Partition) -> list[int]:
+    """Bytes of the weights of each subgraph; those that several share count for the first."""
+    seen: set[Value] = set()
+    out = []
+    for s in parts.subgraphs:
+        mine = {v for v in s.inputs if v.node.op == "constant"} - seen
+        seen |= mine
+        out.append(sum(math.prod(v.shape) * dtype_of(v.dtype).size_bytes for v in mine))
     return out
 
 

@@ -124,9 +124,7 @@ class LocalMeasurer:
     def _run(self, reference: Artifact, artifact: Artifact, best_s: float, build_s: float) -> MeasureResult:
         limit = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
         start = time.perf_counter()
-        times, error, message = self._runner.run(
-            reference, self._seed, artifact, self.target.num_threads, best_s, limit
-        )
+        times, error, message = self._runner.run(reference, self._seed, artifact, self.target, best_s, limit)
         run_s = time.perf_counter() - start
         if error:
             return MeasureResult(float("inf"), error, message, build_s=build_s, run_s=run_s)

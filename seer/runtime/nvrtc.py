@@ -22,7 +22,8 @@ from seer.errors import BuildError, TargetError
 
 INSTALL = "install NVRTC (pip install nvidia-cuda-nvrtc) or a CUDA toolkit with nvcc"
 
-_OPTIONS = ("-std=c++17", "-lineinfo")
+# Sums of products are fused where the source says so, nothing else.
+_OPTIONS = ("-std=c++17", "-lineinfo", "--fmad=false")
 _NVCC_LIMIT_S = 120.0
 
 

@@ -202,7 +202,7 @@ class Runner:
         self._open: tuple[int, Artifact] | None = None
 
     def run(
-        self, naive: Artifact, seed: int, artifact: Artifact, num_threads: int, best_s: float, limit_s: float
+        self, naive: Artifact, seed: int, artifact: Artifact, target: Target, best_s: float, limit_s: float
     ) -> tuple[tuple[float, ...], str, str]:
         """Times in seconds of one candidate, or ((), reason, message).
 
@@ -213,7 +213,7 @@ class Runner:
         if self._open != (self._worker.generation, naive):
             self._prepare(naive, seed)
         try:
-            status, *rest = self._worker.request("run", artifact, num_threads, best_s, limit_s=limit_s)
+            status, *rest = self._worker.request("run", artifact, target, best_s, limit_s=limit_s)
         except WorkerGoneError as e:
             return (), e.reason, str(e)
         return (rest[0], "", "") if status == "ok" else ((), rest[0], rest[1])

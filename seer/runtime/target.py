@@ -8,7 +8,7 @@ target. Without -cpu it is this machine. A GPU is "cuda" or "cuda -arch=sm_90".
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -44,6 +44,8 @@ class Target:
         l3_bytes: last-level cache.
         cache_line_bytes: size of a cache line.
         gpu: the GPU, or None on a CPU.
+        sweep_bytes: weights that a model reads between two runs of one of its kernels, if they drive
+            the kernel's own out of the second-level caches; else 0. Kernels are timed accordingly.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class Target:
     l3_bytes: int
     cache_line_bytes: int = 64
     gpu: Gpu | None = None
+    sweep_bytes: int = 0
 
     def lanes(self, dtype: str) -> int:
         """Elements of a dtype in one vector register."""
@@ -72,6 +75,13 @@ class Target:
             raise TargetError(f"a target needs at least 1 thread, given {num_threads}")
         return replace(self, num_threads=num_threads)
 
+    def within(self, weights: Sequence[int]) -> Target:
+        """The same machine as the kernels of a model find it, given the bytes of each one's weights."""
+        others = sum(weights) - max(weights, default=0)
+        if self.gpu is not None or others <= self.num_threads * self.l2_bytes:
+            return self
+        return replace(self, sweep_bytes=sum(weights))
+
     @property
     def key(self) -> str:
         """What records are kept by: everything that decides which code is fast."""
@@ -80,13 +90,14 @@ class Target:
         arch = self.triple.split("-", 1)[0]
         return (
             f"{self.kind} {arch} {self.cpu} v{self.vector_bytes} "
-            f"l2={self.l2_bytes // 1024}K t{self.num_threads}"
+            f"l2={self.l2_bytes // 1024}K t{self.num_threads}{' swept' if self.sweep_bytes else ''}"
         )
 
     @property
     def is_host(self) -> bool:
         """Whether code for this target runs on this machine."""
-        return self.gpu is None and replace(_host(), num_threads=self.num_threads) == self
+        same = replace(_host(), num_threads=self.num_threads, sweep_bytes=self.sweep_bytes)
+        return self.gpu is None and same == self
 
     @staticmethod
     def parse(text: str | Target | None) -> Target:

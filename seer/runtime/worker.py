@@ -20,6 +20,7 @@ from seer.codegen.artifact import Artifact
 from seer.codegen.build import build
 from seer.errors import BuildError, ScheduleError, VerifyError
 from seer.ir.sketch import Sketch
+from seer.runtime.sweep import Sweep
 from seer.runtime.target import Target
 from seer.runtime.trial import Bench, CheckError
 
@@ -32,6 +33,7 @@ class Worker:
     def __init__(self) -> None:
         self.sketches: dict[int, Sketch] = {}
         self.bench: Bench | None = None
+        self.sweep: tuple[Target, Sweep] | None = None
 
     def answer(self, request: tuple[Any, ...]) -> Answer:
         """Answer one request; failures of a candidate are answers, not exceptions."""
@@ -56,9 +58,12 @@ class Worker:
     def on_open(self, naive: Artifact, seed: int) -> None:
         self.bench = Bench(naive, seed)
 
-    def on_run(self, artifact: Artifact, num_threads: int, best_s: float) -> tuple[float, ...]:
+    def on_run(self, artifact: Artifact, target: Target, best_s: float) -> tuple[float, ...]:
         assert self.bench is not None
-        return self.bench.measure(artifact, num_threads, best_s)
+        if target.sweep_bytes and (self.sweep is None or self.sweep[0] != target):
+            self.sweep = (target, Sweep(target.sweep_bytes, target))
+        sweep = self.sweep[1] if target.sweep_bytes and self.sweep is not None else None
+        return self.bench.measure(artifact, target.num_threads, best_s, sweep)
 
     def on_ping(self) -> int:
         return os.getpid()

@@ -25,6 +25,7 @@ from seer.search import analysis
 OTHER_REGISTERS = 40
 COPY_INSTRUCTIONS = 10  # of one load from the device and one store to shared memory
 LOOP_INSTRUCTIONS = 4
+DIRECT_DELAY = 0.25  # of everything, where the inner loop waits for the device's memory
 DIRECT_COST = 3.0  # of a load that does not go through shared memory, in loads that do
 ISSUE_RATE = 4  # instructions of warps that a multiprocessor starts in a cycle
 WORD_CYCLES = 0.5  # of a warp's load of one word a thread, half of the threads reading the same
@@ -245,6 +246,12 @@ class GpuNest:
         """An estimate of a thread's registers."""
         words = -(-self.size // 4)
         needed = OTHER_REGISTERS + words * (self.tile + np.minimum(self.fragments, 2 * self.tile))
+        if self.pattern == "tiled":
+            # Elements that are read where they lie have an address each.
+            any_direct = np.zeros(self.count, dtype=bool)
+            for _, choice, _ in self.staged():
+                any_direct |= choice == 0
+            needed = needed + np.where(any_direct, self.tile // 2, 0)
         out: np.ndarray = -(-needed // 8) * 8
         return out
 
@@ -296,7 +303,8 @@ class GpuNest:
         loops = terms / np.maximum(unrolled, 1) * LOOP_INSTRUCTIONS
         issued = (fma + loads + copies + loops) / ISSUE_RATE
         slowest = np.maximum(np.maximum(fma * fma_cycles, issued), words * WORD_CYCLES + copies)
-        total: np.ndarray = warps * slowest
+        direct = sum(((choice == 0).astype(float) for choice, _ in chosen.values()), np.zeros(self.count))
+        total: np.ndarray = warps * slowest * (1 + DIRECT_DELAY * direct)
         return total
 
     def _matrix_cycles(self) -> np.ndarray:
@@ -393,8 +401,14 @@ class GpuNest:
         """Bytes read and written if everything is moved once."""
         dag = self.sketch.dag
         stages = {self.nest.stage, self.nest.output, *self.reductions}
-        names = {r.tensor.name for s in stages for r in _reads_of_expanded(self.sketch, s)} - stages
-        total = sum(math.prod(dag.tensor(n).shape) * dtype_of(dag.tensor(n).dtype).size_bytes for n in names)
+        read: dict[str, float] = {}  # no more of a tensor than is asked for (the rows of a table)
+        for s in stages:
+            for r in _reads_of_expanded(self.sketch, s):
+                read[r.tensor.name] = read.get(r.tensor.name, 0.0) + self._points_of(s)
+        total = 0.0
+        for name in read.keys() - stages:
+            t = dag.tensor(name)
+            total += min(read[name], float(math.prod(t.shape))) * dtype_of(t.dtype).size_bytes
         out = dag.tensor(self.nest.output)
         return float(total + math.prod(out.shape) * dtype_of(out.dtype).size_bytes)
 

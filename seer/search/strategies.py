@@ -114,7 +114,7 @@ def strategy_names() -> list[str]:
     return list(_STRATEGIES)
 
 
-DEFAULT = "ansor"
+DEFAULT = "seer"
 
 
 def _one_model(_s: Strategy, _t: Sequence[SearchTask], _n: int, seed: int) -> CostModel:
