@@ -31,6 +31,8 @@ from seer.runtime.measure import (
     lower_quartile,
 )
 
+_EMULATED_LIMIT_S = 120.0
+
 # A sketch and a row as CUDA C.
 Generate = Callable[[Sketch, np.ndarray], CudaModule]
 
@@ -119,6 +121,8 @@ class CudaMeasurer:
 
     def _run(self, runner: CudaRunner, reference: CudaModule, b: _Built, best_s: float) -> MeasureResult:
         limit_s = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
+        if self._specs[0].kind == "emulated":
+            limit_s = _EMULATED_LIMIT_S  # simulated times say nothing about how long emulation takes
         result = runner.measure(reference, b.kernel, best_s, limit_s, b.cubin)
         return replace(result, build_s=b.build_s)
 
