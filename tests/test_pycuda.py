@@ -105,6 +105,7 @@ def test_a_model_runs(stub: Path) -> None:
     code = (
         HEAD
         + """
+from concurrent.futures import ThreadPoolExecutor
 from seer.codegen.model_plan import plan_model
 from seer.graph.graph import Graph
 from seer.graph.partition import partition
@@ -125,6 +126,10 @@ for _ in range(2):
     out, same = model(value)
     np.testing.assert_allclose(out, value @ w[0] @ w[1], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(same, value.reshape(30))
+with ThreadPoolExecutor(2) as pool:  # threads that did not open the device
+    values = [rng.standard_normal((5, 6)).astype(np.float32) for _ in range(6)]
+    for value, (out, _) in zip(values, pool.map(model, values)):
+        np.testing.assert_allclose(out, value @ w[0] @ w[1], rtol=1e-4, atol=1e-4)
 print(len(model.time(4, flush_cache=True)))
 """
     )

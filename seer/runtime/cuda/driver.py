@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -80,6 +81,7 @@ class PycudaDevice:
             self._l2_bytes = int(device.get_attribute(drv.device_attribute.L2_CACHE_SIZE))
             self._context = device.retain_primary_context()
             self._context.push()
+            self._thread = threading.get_ident()
             # pycuda aborts the process if a context is current at its end.
             self._leave = weakref.finalize(self, _leave, self._context, drv.Error)
             self._stream = drv.Stream()
@@ -123,7 +125,8 @@ class PycudaDevice:
         if source not in self._modules:
             code = cubin or nvrtc.compile_cubin(source, self.arch).data
             try:
-                self._modules[source] = self._driver.module_from_buffer(code)
+                with self._current():
+                    self._modules[source] = self._driver.module_from_buffer(code)
             except self._driver.Error as e:
                 raise BuildError(f"the driver refuses the cubin for {self.arch}: {e}") from e
         return self._modules[source]
@@ -174,9 +177,22 @@ class PycudaDevice:
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         try:
-            yield
+            with self._current():
+                yield
         except self._driver.Error as e:
             raise MeasureError(f"{self.name} cannot {what}: {e}") from e
+
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """The context is current in the thread that opened the device; lend it to any other."""
+        if threading.get_ident() == self._thread:
+            yield
+            return
+        self._context.push()
+        try:
+            yield
+        finally:
+            self._context.pop()
 
 
 def _leave(context: Any, error: type[Exception]) -> None:
