@@ -6,13 +6,13 @@ ANSOR_PYTHON benchmarks/peer_ansor.py CASE THREADS SEED
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
 
-HERE = str(Path(__file__).resolve().parent)
-sys.path.insert(0, HERE)
-os.environ["PYTHONPATH"] = HERE  # for its worker processes, too
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+os.environ["PYTHONPATH"] = sys.path[0]  # for its worker processes, too
 os.environ["TVM_NUM_THREADS"] = sys.argv[2]
 
 import peer_kernels
@@ -48,7 +48,9 @@ def main() -> None:
     """Tune until killed."""
     case, threads, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     cpu = tvm.target.codegen.llvm_get_system_cpu() if hasattr(tvm.target, "codegen") else "skylake-avx512"
-    task = auto_scheduler.SearchTask(func=workload, args=(case,), target=f"llvm -mcpu={cpu}")
+    # This package compiles for RISC-V unless told otherwise.
+    target = f"llvm -mtriple={platform.machine()}-linux-gnu -mcpu={cpu}"
+    task = auto_scheduler.SearchTask(func=workload, args=(case,), target=target)
     policy = auto_scheduler.SketchPolicy(task, program_cost_model=auto_scheduler.XGBModel(), seed=seed)
     options = auto_scheduler.TuningOptions(
         num_measure_trials=TRIALS,

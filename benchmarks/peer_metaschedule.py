@@ -11,9 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-HERE = str(Path(__file__).resolve().parent)
-sys.path.insert(0, HERE)
-os.environ["PYTHONPATH"] = HERE  # for its worker processes, too
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+os.environ["PYTHONPATH"] = sys.path[0]  # for its worker processes, too
 os.environ["TVM_NUM_THREADS"] = sys.argv[2]
 
 import peer_kernels

@@ -34,9 +34,10 @@ class Modules:
 
     def __post_init__(self) -> None:
         self.found = {n: m for n in self.names if (m := optional(n)) is not None}
-        if "onnx" not in self.found and optional("onnx") is None:
-            for name in ("onnxruntime", "openvino"):
-                self.found.pop(name, None)
+        readers = {"onnxruntime", "openvino"} & self.found.keys()
+        if readers and optional("onnx") is None:  # nothing to write their models with
+            for name in readers:
+                del self.found[name]
 
     def limit_threads(self, threads: int) -> None:
         """Let NumPy and torch use so many threads from now on; the others are told when they compile."""

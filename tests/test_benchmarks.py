@@ -178,6 +178,9 @@ def test_a_peer_that_is_wrong_is_left_out(capsys: pytest.CaptureFixture[str]) ->
 def test_a_package_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert optional("no_such_package") is None
     assert capsys.readouterr().err == "no_such_package is not installed: skipped\n"
+    assert Modules(()).found == {}
+    assert Modules(("no_such_package",)).found == {}
+    assert capsys.readouterr().err == "no_such_package is not installed: skipped\n"
 
 
 def test_work_of_a_graph() -> None:

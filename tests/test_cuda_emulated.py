@@ -13,6 +13,8 @@ from seer.codegen.cuda import CudaModule, generate
 from seer.dtypes import numpy_dtype
 from seer.errors import TargetError
 from seer.ir.dag import ComputeDAG
+from seer.ir.expr import call, cast, maximum, select
+from seer.ir.tensor import MIN, SUM, compute, placeholder, reduce_axis
 from seer.runtime.emulate import compiler, emulate
 from seer.search.defaults import default_row
 from seer.search.rules import generate_sketches
@@ -74,3 +76,66 @@ def test_nan_passes_through_relu_and_maxima() -> None:
     for sketch in generate_sketches(dag, CUDA)[1:]:
         found = run(generate(sketch, default_row(sketch, CUDA), CUDA), inputs)
         np.testing.assert_array_equal(found, expected)
+
+
+def test_products_of_tensor_cores_are_as_good_as_float32() -> None:
+    dag = matmul(16, 16, 1024, relu=False)
+    inputs = random_inputs(dag)
+    a, b = (inputs[k].astype(np.float64) for k in "ab")
+    errors = {}
+    for sketch in generate_sketches(dag, CUDA):
+        found = run(generate(sketch, default_row(sketch, CUDA), CUDA), inputs)
+        errors[sketch.key] = np.abs(found - a @ b).max() / (np.abs(a) @ np.abs(b)).max()
+    assert errors["mma(c)"] < 2 * errors["naive"] < 1e-6
+
+
+X, Y = (placeholder((3, 8), name=n) for n in "xy")
+WHOLE, D = placeholder((3, 8), "int64", "i"), placeholder((3, 8), "float64", "d")
+J, B = placeholder((3, 8), "int32", "j"), placeholder((3, 8), "bool", "b")
+R = reduce_axis(8, "r")
+TYPED: dict[str, ComputeDAG] = {
+    "bool out": ComputeDAG(compute((3, 8), lambda p, q: X[p, q] < Y[p, q], "o"), [X, Y]),
+    "bool in": ComputeDAG(
+        compute((3, 8), lambda p, q: select(B[p, q], X[p, q], cast(p * 9 + q, "float32")), "o"), [B, X]
+    ),
+    "floor": ComputeDAG(
+        compute((3, 8), lambda p, q: (WHOLE[p, q] - 7) // 3 + (WHOLE[p, q] - 9) % 5, "o"), [WHOLE]
+    ),
+    "int32": ComputeDAG(compute((3, 8), lambda p, q: J[p, q] * 3 - maximum(J[p, q], 2), "o"), [J]),
+    "wide": ComputeDAG(compute((3, 8), lambda p, q: p * 2**40 + q, "o"), []),
+    "truncated": ComputeDAG(compute((3, 8), lambda p, q: cast(X[p, q] * 3.0, "int32"), "o"), [X]),
+    "float64": ComputeDAG(
+        compute((3,), lambda p: call("exp", D[p, R.var]) / 3.0, "o", reduce=[R], reducer=SUM), [D]
+    ),
+    "min": ComputeDAG(compute((3,), lambda p: WHOLE[p, R.var], "o", reduce=[R], reducer=MIN), [WHOLE]),
+    "functions": ComputeDAG(
+        compute(
+            (3, 8),
+            lambda p, q: (
+                call("pow", call("abs", X[p, q]), 1.5)
+                - call("floor", Y[p, q])
+                + call("log", call("abs", X[p, q]))
+                + call("sqrt", call("abs", Y[p, q]))
+                + call("sigmoid", X[p, q])
+                + call("erf", Y[p, q])
+            ),
+            "o",
+        ),
+        [X, Y],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_every_type(name: str) -> None:
+    dag = TYPED[name]
+    rng = np.random.default_rng(0)
+    inputs = {}
+    for t in dag.inputs:
+        whole = rng.integers(-50, 50, t.shape) if t.dtype.startswith("int") else rng.standard_normal(t.shape)
+        inputs[t.name] = whole > 0 if t.dtype == "bool" else whole.astype(t.dtype)
+    sketch = generate_sketches(dag, CUDA)[1]
+    found = run(generate(sketch, default_row(sketch, CUDA), CUDA), inputs)
+    np.testing.assert_allclose(
+        found.astype(np.float64), expected_of(dag, inputs).astype(np.float64), rtol=1e-6, atol=1e-6
+    )

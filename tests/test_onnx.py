@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import seer
-from seer.cli import main
+from benchmarks.onnx_models import to_onnx
+from seer.cli import main, random_inputs
 from seer.errors import UserError
 from seer.frontend.onnx import supported
 from seer.graph import reference
@@ -399,6 +403,23 @@ def test_files_dimensions_and_the_command_line(tmp_path: Path, capsys: pytest.Ca
     assert "relative error" in capsys.readouterr().out
     assert main(["tune", str(path), "--trials", "8"]) == 2
     assert "dimension 1 (width) of input 'x' is not known" in capsys.readouterr().err
+
+
+ZOO: list[tuple[str, dict[str, Any]]] = [
+    ("mobilenet_v2", {"image": 32, "width": 0.25}),
+    ("gpt2", {"layers": 1, "sequence": 9, "hidden": 32, "heads": 2, "vocabulary": 120}),
+    ("vit_base", {"image": 32, "layers": 1, "hidden": 32, "heads": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), ZOO, ids=lambda v: str(v)[:12])
+def test_models_written_and_read_again(name: str, options: dict[str, Any]) -> None:
+    graph = seer.zoo.get(name, **options)
+    again = seer.from_onnx(onnx.load_model_from_string(to_onnx(graph).data))
+    feed = random_inputs(graph)
+    fed = {b.name: feed[a.name] for a, b in zip(graph.inputs, again.inputs, strict=True)}
+    (out,), (expected,) = reference.run(again, fed), reference.run(graph, feed)
+    assert np.linalg.norm(out - expected) <= 1e-5 * np.linalg.norm(expected)
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from seer.version import __version__
 
 SCHEMA = 1
 # Raised when generated code changes so much that old times mean nothing.
-CODE_VERSION = 1
+CODE_VERSION = 2
 LUCK = 1.25  # how much the fastest of many trials may owe to luck, at most
 
 _TABLES = """

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from seer.ir.dag import ComputeDAG
+from seer.ir.expr import reads, variables
 from seer.ir.sketch import Nest, Sketch, Split
+from seer.ir.tensor import ComputeOp
 from seer.runtime.target import Target
 from seer.search.gpu_defaults import gpu_default_candidate, gpu_default_row
 from seer.search.rules import generate_sketches
@@ -97,9 +99,21 @@ class _Tiles:
         if not reduces or not others or len(self.nest.groups) < 4:
             return None
         most = max(1, (self.target.num_vector_registers - vectors - 1) // vectors)
-        best = max(others, key=lambda s: (min(s.extent, most), others.index(s)))
+        best = max(others, key=lambda s: (self._shares(s.axis), min(s.extent, most), others.index(s)))
         out[best.params[-1]] = _row_tile(best.extent, most, vectors)
         return best.axis
+
+    def _shares(self, axis: str) -> bool:
+        """Whether the vectors that are loaded serve several positions of an axis."""
+        found = reads(self.sketch.dag.op(self.nest.stage).body)
+        used = [set().union(*(variables(i) for i in r.indices)) for r in found if r.indices]
+        return all(axis not in u for u in used if self.nest.vector in u)
+
+    def _follows_another(self) -> bool:
+        """Whether the nest reads what a straight-code nest of the same kernel has computed."""
+        dag = self.sketch.dag
+        found = reads(dag.op(self.nest.stage).body)
+        return any(isinstance(r.tensor.op, ComputeOp) and r.tensor.op.written_out for r in found)
 
     def _blocks(self, deep: list[Split], rows: str | None, terms: int, out: dict[str, int]) -> None:
         """Group register tiles: rows that share a packed panel innermost, then panels."""
@@ -109,7 +123,11 @@ class _Tiles:
         blocks = dict(tiles)
         if inner is not None and len(inner.params) >= 2:
             size = out.get(inner.params[-1], 1)
-            out[inner.params[-2]] = _divide_evenly(tiles[rows or ""], max(1, budget // size))
+            most = max(1, budget // size)
+            if self._follows_another() and inner is deep[0]:
+                # Threads take the same rows that they made in the loops before: some for each of them.
+                most = min(most, max(1, tiles[inner.axis] // (16 * self.target.num_threads)))
+            out[inner.params[-2]] = _divide_evenly(tiles[inner.axis], most)
             blocks[inner.axis] = -(-tiles[inner.axis] // out[inner.params[-2]])
         for s in deep:
             if s.axis == self.nest.vector and len(s.params) >= 3:

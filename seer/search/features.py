@@ -18,7 +18,7 @@ from seer.search.feature_kernel import BOUNDARIES, N_FEATURES, fill
 from seer.search.feature_tables import TAGS, expandable, tables_of
 from seer.search.gpu_features import gpu_features
 
-VERSION = 2
+VERSION = 3
 
 NAMES = (
     # the workload

@@ -197,7 +197,7 @@ def _rewrite(dag: ComputeDAG, conv: Tensor, x: Tensor, w: Tensor, m: int) -> Com
     derived = Derivation(w.shape, (floats, floats, None, None), (alpha * alpha, ci, co))
     weights = Tensor(w.name, derived.shape, w.dtype, Placeholder(constant=True, derived=derived))
 
-    def spread(p: Expr, t: Expr, c: Expr) -> Expr:
+    def spread(t: Expr, p: Expr, c: Expr) -> Expr:
         b, y, z = t // (rows * columns), t // columns % rows, t % columns
         return _transform(
             bt, _by_parity, p // alpha, p % alpha, lambda i, j: image[b, y * m + i, z * m + j, c]
@@ -205,26 +205,26 @@ def _rewrite(dag: ComputeDAG, conv: Tensor, x: Tensor, w: Tensor, m: int) -> Com
 
     tiles = n * rows * columns
     v = compute(
-        (alpha * alpha, tiles, ci),
+        (tiles, alpha * alpha, ci),
         spread,
         f"{conv.name}_input",
-        axis_names=("p", "t", "c"),
+        axis_names=("t", "p", "c"),
         written_out={"p": alpha * alpha},
     )
     rc = reduce_axis(ci, "rc")
     products = compute(
-        (alpha * alpha, tiles, co),
-        lambda p, t, o: binary("*", v[p, t, rc.var], weights[p, rc.var, o]),
+        (tiles, alpha * alpha, co),
+        lambda t, p, o: binary("*", v[t, p, rc.var], weights[p, rc.var, o]),
         f"{conv.name}_product",
         reduce=[rc],
         reducer=SUM,
         tag="conv2d",
-        axis_names=("p", "t", "c"),
+        axis_names=("t", "p", "c"),
     )
 
     def gather(b: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
         t = (b * rows + i // m) * columns + j // m
-        return _transform(at, _by_pairs, i % m, j % m, lambda r, s: products[r * alpha + s, t, o])
+        return _transform(at, _by_pairs, i % m, j % m, lambda r, s: products[t, r * alpha + s, o])
 
     op = compute_op(conv)
     y = compute(

@@ -16,6 +16,7 @@ from seer.ir.loops import Buffer, For, LoopProgram, Scope
 from seer.runtime.target import Target
 
 CHUNKS_PER_THREAD = 16
+MAX_SHARES = 64  # of the iterations of a parallel loop; further threads help
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class _Module:
             self.declarations["GOMP_parallel"] = "declare void @GOMP_parallel(ptr, ptr, i32, i32)"
             self.declarations["llvm.umax.i64"] = "declare i64 @llvm.umax.i64(i64, i64)"
             self.declarations["llvm.smin.i64"] = "declare i64 @llvm.smin.i64(i64, i64)"
+            self.declarations["llvm.umin.i64"] = "declare i64 @llvm.umin.i64(i64, i64)"
+            self.declarations["llvm.memset"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
             self.declarations["omp_get_thread_num"] = "declare i32 @omp_get_thread_num()"
             self.declarations["omp_get_num_threads"] = "declare i32 @omp_get_num_threads()"
         parts = [
@@ -131,7 +134,9 @@ class _Module:
         ]
         table = f"[{len(values) + 2} x i64]"
         data = f"%{number}.data"
+        counters = f"%{number}.counters"
         outer.scopes[0].prelude.append(f"  {data} = alloca {table}, align 8")
+        outer.scopes[0].prelude.append(f"  {counters} = alloca [{64 * MAX_SHARES} x i8], align 64")
         passed = ", ".join(values)
         for line in (
             f"%{number}.serial = icmp sle i32 {num_threads}, 1",
@@ -148,7 +153,8 @@ class _Module:
         outer.line(f"%{number}.sn = getelementptr i64, ptr {data}, i64 {len(values)}")
         outer.line(f"store i64 {extent}, ptr %{number}.sn")
         outer.line(f"%{number}.next = getelementptr i64, ptr {data}, i64 {len(values) + 1}")
-        outer.line(f"store i64 0, ptr %{number}.next")
+        outer.line(f"store ptr {counters}, ptr %{number}.next")
+        outer.line(f"call void @llvm.memset.p0.i64(ptr {counters}, i8 0, i64 {64 * MAX_SHARES}, i1 false)")
         outer.line(f"call void @GOMP_parallel(ptr @{name}.team, ptr {data}, i32 {num_threads}, i32 0)")
         outer.line(f"br label %{number}.end")
         outer.start_block(f"{number}.end")
@@ -173,10 +179,12 @@ class _Module:
         self.declarations |= e.declarations
 
     def _team_function(self, name: str, types: list[str]) -> None:
-        """One thread's share: it takes the next chunk of iterations until none is left.
+        """One thread's work: its own share of the iterations chunk by chunk, then what others have left.
 
-        On a machine whose cores are not equally fast (shared with others), equal shares would wait
-        for the slowest. Chunks are a small part of a thread's fair share, or single iterations.
+        Shares are contiguous and the same for every loop of a model, so that what a thread has written
+        is in its own cache when the next loop reads it. On a machine whose cores are not equally fast
+        (shared with others) the quicker ones take over chunks of the slower ones' shares. A chunk is a
+        small part of a share, or a single iteration.
         """
         n = len(types)
         lines = [f"define internal void @{name}.team(ptr %data) #0 {{", "entry:"]
@@ -189,24 +197,42 @@ class _Module:
         lines += [
             f"  %sn = getelementptr i64, ptr %data, i64 {n}",
             "  %extent = load i64, ptr %sn",
-            f"  %next = getelementptr i64, ptr %data, i64 {n + 1}",
+            f"  %table = getelementptr i64, ptr %data, i64 {n + 1}",
+            "  %counters = load ptr, ptr %table",
             "  %t32 = call i32 @omp_get_thread_num()",
             "  %n32 = call i32 @omp_get_num_threads()",
             "  %t = sext i32 %t32 to i64",
             "  %n = sext i32 %n32 to i64",
-            f"  %parts = mul i64 %n, {CHUNKS_PER_THREAD}",
+            f"  %shares = call i64 @llvm.umin.i64(i64 %n, i64 {MAX_SHARES})",
+            f"  %parts = mul i64 %shares, {CHUNKS_PER_THREAD}",
             "  %part = udiv i64 %extent, %parts",
             "  %chunk = call i64 @llvm.umax.i64(i64 %part, i64 1)",
+            "  br label %share",
+            "share:",
+            "  %k = phi i64 [ 0, %entry ], [ %k1, %empty ]",
+            "  %tk = add i64 %t, %k",
+            "  %owner = urem i64 %tk, %shares",
+            "  %low = mul i64 %extent, %owner",
+            "  %first = udiv i64 %low, %shares",
+            "  %high = add i64 %low, %extent",
+            "  %last = udiv i64 %high, %shares",
+            "  %at = mul i64 %owner, 64",
+            "  %next = getelementptr i8, ptr %counters, i64 %at",
             "  br label %take",
             "take:",
-            "  %begin = atomicrmw add ptr %next, i64 %chunk monotonic",
-            "  %any = icmp slt i64 %begin, %extent",
-            "  br i1 %any, label %work, label %done",
+            "  %taken = atomicrmw add ptr %next, i64 %chunk monotonic",
+            "  %begin = add i64 %first, %taken",
+            "  %any = icmp slt i64 %begin, %last",
+            "  br i1 %any, label %work, label %empty",
             "work:",
             "  %end = add i64 %begin, %chunk",
-            "  %finish = call i64 @llvm.smin.i64(i64 %end, i64 %extent)",
+            "  %finish = call i64 @llvm.smin.i64(i64 %end, i64 %last)",
             f"  call void @{name}.body({passed}, i64 %begin, i64 %finish, i64 %t)",
             "  br label %take",
+            "empty:",
+            "  %k1 = add i64 %k, 1",
+            "  %more = icmp ult i64 %k1, %shares",
+            "  br i1 %more, label %share, label %done",
             "done:",
             "  ret void",
             "}",
