@@ -28,6 +28,7 @@ LAYERS = {
     "seer.codegen": 4,
     "seer.runtime": 5,
     "seer.search": 6,
+    "seer.backends": 6.5,
     "seer": 7,
 }
 

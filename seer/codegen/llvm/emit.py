@@ -75,7 +75,6 @@ class _Module:
             self.declarations["llvm.umax.i64"] = "declare i64 @llvm.umax.i64(i64, i64)"
             self.declarations["llvm.smin.i64"] = "declare i64 @llvm.smin.i64(i64, i64)"
             self.declarations["llvm.umin.i64"] = "declare i64 @llvm.umin.i64(i64, i64)"
-            self.declarations["llvm.memset"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
             self.declarations["omp_get_thread_num"] = "declare i32 @omp_get_thread_num()"
             self.declarations["omp_get_num_threads"] = "declare i32 @omp_get_num_threads()"
         parts = [
@@ -154,7 +153,18 @@ class _Module:
         outer.line(f"store i64 {extent}, ptr %{number}.sn")
         outer.line(f"%{number}.next = getelementptr i64, ptr {data}, i64 {len(values) + 1}")
         outer.line(f"store ptr {counters}, ptr %{number}.next")
-        outer.line(f"call void @llvm.memset.p0.i64(ptr {counters}, i8 0, i64 {64 * MAX_SHARES}, i1 false)")
+        outer.line(f"br label %{number}.zero")
+        outer.start_block(f"{number}.zero")
+        for line in (  # volatile: a loop that LLVM recognised would become a call of memset
+            f"%{number}.z = phi i64 [ 0, %{number}.many ], [ %{number}.z1, %{number}.zero ]",
+            f"%{number}.za = getelementptr i8, ptr {counters}, i64 %{number}.z",
+            f"store volatile i64 0, ptr %{number}.za",
+            f"%{number}.z1 = add i64 %{number}.z, 64",
+            f"%{number}.more = icmp ult i64 %{number}.z1, {64 * MAX_SHARES}",
+            f"br i1 %{number}.more, label %{number}.zero, label %{number}.team",
+        ):
+            outer.line(line)
+        outer.start_block(f"{number}.team")
         outer.line(f"call void @GOMP_parallel(ptr @{name}.team, ptr {data}, i32 {num_threads}, i32 0)")
         outer.line(f"br label %{number}.end")
         outer.start_block(f"{number}.end")
