@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from seer.driver import TuneResult, compile, tune
     from seer.frontend.onnx import from_onnx
     from seer.graph.graph import Graph, Value
+    from seer.runtime.cuda.model import CudaModel
     from seer.runtime.model import CompiledModel
     from seer.runtime.target import Target
 
 __all__ = [
     "CompiledModel",
+    "CudaModel",
     "Graph",
     "Target",
     "TuneResult",
@@ -48,6 +50,7 @@ __all__ = [
 # Loaded at first use: worker processes import `seer` too and must start fast, without XGBoost.
 _HOME = {
     "CompiledModel": "seer.runtime.model",
+    "CudaModel": "seer.runtime.cuda.model",
     "Graph": "seer.graph.graph",
     "Target": "seer.runtime.target",
     "TuneResult": "seer.driver",

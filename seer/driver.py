@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,14 @@ from seer.search.tuner import TuneSummary, tune_tasks
 from seer.search.warm import WarmStart, shipped
 
 RecordsLike = Records | str | Path | None
+Built = TypeVar("Built", covariant=True)
+
+
+class Builder(Protocol[Built]):
+    """What turns a candidate into code for a target."""
+
+    def __call__(self, sketch: Sketch, row: np.ndarray, target: Target, name: str) -> Built: ...
+
 
 _log = logging.getLogger("seer")
 

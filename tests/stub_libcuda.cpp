@@ -19,9 +19,12 @@ extern uint3 seer_block_dim asm("blockDim"), seer_grid_dim asm("gridDim");
 namespace {
 jmp_buf launching;
 int lost = 0;  // the error that every later call gives, as a real context would
+thread_local int current = 0;  // contexts that this thread has pushed
 std::string last_message = "stub";
 
 enum { ok = 0, invalid_value = 1, out_of_memory = 2, not_found = 500, illegal_address = 700, launch_failed = 719 };
+enum { no_context = 201 };
+int state() { return current > 0 ? lost : no_context; }
 }  // namespace
 
 namespace seer_emu {
@@ -64,8 +67,8 @@ int cuDeviceGetAttribute(int* v, int attribute, int) {
 int cuDeviceTotalMem_v2(size_t* n, int) { return *n = 1ull << 30, ok; }
 int cuDevicePrimaryCtxRetain(void** c, int) { return *c = (void*)16, ok; }
 int cuDevicePrimaryCtxRelease_v2(int) { return ok; }
-int cuCtxPushCurrent_v2(void*) { return ok; }
-int cuCtxPopCurrent_v2(void** c) { return c ? (*c = (void*)16, ok) : ok; }
+int cuCtxPushCurrent_v2(void*) { return current++, ok; }
+int cuCtxPopCurrent_v2(void** c) { return current--, c ? (*c = (void*)16, ok) : ok; }
 int cuCtxGetDevice(int* d) { return *d = 0, ok; }
 int cuCtxGetApiVersion(void*, unsigned* v) { return *v = 13000, ok; }
 int cuCtxDetach(void*) { return ok; }
@@ -77,22 +80,25 @@ int cuGetErrorString(int code, const char** text) {
 }
 
 int cuMemAlloc_v2(Pointer* p, size_t n) {
-  if (lost) return lost;
+  if (state()) return state();
   if (n > 1ull << 30) return out_of_memory;
   return *p = (Pointer)aligned_alloc(256, (n + 255) / 256 * 256), ok;
 }
 int cuMemFree_v2(Pointer p) { return free((void*)p), ok; }
-int cuMemcpyHtoD_v2(Pointer to, const void* from, size_t n) { return lost ? lost : (memcpy((void*)to, from, n), ok); }
-int cuMemcpyDtoH_v2(void* to, Pointer from, size_t n) { return lost ? lost : (memcpy(to, (void*)from, n), ok); }
-int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t n, void*) { return memcpy((void*)to, (void*)from, n), lost; }
-int cuMemsetD8Async(Pointer to, unsigned char value, size_t n, void*) { return memset((void*)to, value, n), lost; }
+int cuMemcpyHtoD_v2(Pointer to, const void* from, size_t n) { return state() ? state() : (memcpy((void*)to, from, n), ok); }
+int cuMemcpyDtoH_v2(void* to, Pointer from, size_t n) { return state() ? state() : (memcpy(to, (void*)from, n), ok); }
+int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t n, void*) { return memcpy((void*)to, (void*)from, n), state(); }
+int cuMemsetD8Async(Pointer to, unsigned char value, size_t n, void*) {
+  if (n >= 64 << 20) return state();  // it only keeps a GPU busy
+  return memset((void*)to, value, n), state();
+}
 
 int cuStreamCreate(void** s, unsigned) { return *s = (void*)32, ok; }
 int cuStreamDestroy_v2(void*) { return ok; }
-int cuStreamSynchronize(void*) { return lost; }
+int cuStreamSynchronize(void*) { return state(); }
 int cuEventCreate(void** e, unsigned) { return *e = new timespec(), ok; }
 int cuEventDestroy_v2(void* e) { return delete (timespec*)e, ok; }
-int cuEventRecord(void* e, void*) { return clock_gettime(CLOCK_MONOTONIC, (timespec*)e), lost; }
+int cuEventRecord(void* e, void*) { return clock_gettime(CLOCK_MONOTONIC, (timespec*)e), state(); }
 int cuEventSynchronize(void*) { return lost; }
 int cuEventElapsedTime_v2(float* ms, void* a, void* b) {
   const timespec &s = *(timespec*)a, &t = *(timespec*)b;
@@ -117,7 +123,7 @@ int cuFuncSetAttribute(void*, int, int) { return ok; }
 int cuFuncGetAttribute(int* v, int, void*) { return *v = 0, ok; }
 int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void*, void** params, void** extra) {
-  if (lost) return lost;
+  if (state()) return state();
   if (bx * by * bz > 1024 || gx * gy * gz == 0) return invalid_value;
   const char* buffer = extra ? (const char*)extra[1] : nullptr;  // after CU_LAUNCH_PARAM_BUFFER_POINTER
   size_t bytes = extra ? *(const size_t*)extra[3] : 0;

@@ -32,7 +32,7 @@ def test_tune_and_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["tune", *args, "--trials", "12", "--seed", "0", "--compare"]) == 0
     shown = capsys.readouterr()
     assert "12 trials" in shown.out
-    assert "ansor: 12 of 12 trials" in shown.err
+    assert "seer: 12 of 12 trials" in shown.err
     for word in ("tuned", "untuned", "numpy"):
         assert word in shown.out
     assert main(["bench", *args, "--repeat", "2"]) == 0

@@ -35,6 +35,7 @@ from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.cuda.trial import CudaBench
 from seer.runtime.emulate import compiler
 from seer.runtime.nvrtc import Cubin, KernelUsage
+from seer.runtime.target import Target
 from seer.runtime.trial import CheckError
 from seer.search.builders import naive_sketch
 
@@ -211,7 +212,7 @@ def test_a_model_replays_its_kernels(device: Device) -> None:
     graph = optimize(g)
     parts = partition(graph)
     kernels = [(split_dense if i % 2 else dense)(f"k{i}", m, n, k) for i, (m, n, k) in enumerate(shapes)]
-    model = CudaModel(plan_model(graph, parts, kernels), device)
+    model = CudaModel(plan_model(graph, parts, kernels), Target.parse("cuda"), device)
     assert model.num_kernels == 6  # four kernels, two copies
     assert model.constant_bytes == sum(4 * n * k for _, n, k in shapes)
     for seed in (1, 2):

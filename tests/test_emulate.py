@@ -196,3 +196,21 @@ def test_an_endless_kernel_is_ended() -> None:
     with pytest.raises(EmulationError, match="no end within") as e:
         emulate(source, "k", (1,), (2,), [np.zeros(1, np.float32)], limit_s=0.5)
     assert e.value.fault == "timeout"
+
+
+@modes
+def test_parts_of_a_warp_shuffle_apart_and_together(checked: bool, order: str) -> None:
+    source = """extern "C" __global__ void k(int* y, int n) {
+  int v = threadIdx.x, lane = threadIdx.x % 32;
+  if (lane < 16) {
+    for (int i = 0; i < n; ++i) v = __shfl_xor_sync(0x0000ffff, v, 1);
+  } else {
+    v = __shfl_sync(0xffff0000, v, 16);
+    __syncwarp(0xffff0000);
+  }
+  y[threadIdx.x] = __shfl_up_sync(0xffffffff, v, 1);
+}"""
+    y, t = np.zeros(64, np.int32), np.arange(64)
+    emulate(source, "k", (1,), (64,), [y, 3], checked=checked, order=order, seed=2)
+    v = np.where(t % 32 < 16, t ^ 1, t // 32 * 32 + 16)
+    np.testing.assert_array_equal(y, np.where(t % 32 == 0, v, np.roll(v, 1)))

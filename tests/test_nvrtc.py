@@ -92,6 +92,17 @@ extern "C" __global__ void all(float* out) {{
 
 
 @needs_compiler
+def test_16_bit_floats_need_no_new_gpu() -> None:
+    names = ["seer_half_to_float", "seer_float_to_half", "seer_bf16_to_float", "seer_float_to_bf16"]
+    source = f"""{device_prelude(names)}
+extern "C" __global__ void k(unsigned short* a, unsigned short* b) {{
+  a[threadIdx.x] = seer_float_to_half(seer_bf16_to_float(b[threadIdx.x]));
+  b[threadIdx.x] = seer_float_to_bf16(seer_half_to_float(a[threadIdx.x]));
+}}"""
+    assert compile_cubin(source, "sm_75").usage("k").registers > 0
+
+
+@needs_compiler
 def test_errors_quote_the_line() -> None:
     with pytest.raises(BuildError) as e:
         compile_cubin('extern "C" __global__ void k(float* a) {\n  a[0] = nonsense;\n}', "sm_80")

@@ -105,11 +105,13 @@ def test_a_model_runs(stub: Path) -> None:
     code = (
         HEAD
         + """
+from concurrent.futures import ThreadPoolExecutor
 from seer.codegen.model_plan import plan_model
 from seer.graph.graph import Graph
 from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.runtime.cuda.model import CudaModel
+from seer.runtime.target import Target
 rng = np.random.default_rng(0)
 w = [rng.standard_normal(s).astype(np.float32) for s in ((6, 8), (8, 4))]
 g = Graph("net")
@@ -118,12 +120,16 @@ y = x.dense(w[0]).dense(w[1])
 g.output(y, x.reshape((30,)))
 graph = optimize(g)
 kernels = [dense("a", 5, 8, 6), split_dense("b", 5, 4, 8)]
-model = CudaModel(plan_model(graph, partition(graph), kernels), device)
+model = CudaModel(plan_model(graph, partition(graph), kernels), Target.parse("cuda"), device)
 for _ in range(2):
     value = rng.standard_normal((5, 6)).astype(np.float32)
     out, same = model(value)
     np.testing.assert_allclose(out, value @ w[0] @ w[1], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(same, value.reshape(30))
+with ThreadPoolExecutor(2) as pool:  # threads that did not open the device
+    values = [rng.standard_normal((5, 6)).astype(np.float32) for _ in range(6)]
+    for value, (out, _) in zip(values, pool.map(model, values)):
+        np.testing.assert_allclose(out, value @ w[0] @ w[1], rtol=1e-4, atol=1e-4)
 print(len(model.time(4, flush_cache=True)))
 """
     )

@@ -90,7 +90,7 @@ def _measurer(target: Target) -> Measurer:
 
 
 def _load(plan: ModelPlan[CudaModule], target: Target) -> CudaModel:
-    return CudaModel(plan, specs_of(target)[0].open())
+    return CudaModel(plan, target, specs_of(target)[0].open())
 
 
 CUDA = Backend(_resolve, _build, _measurer, _load, CudaModel.time)

@@ -84,8 +84,7 @@ class Bench:
         if artifact.code == self._naive.code and self._naive_s > NAIVE_RERUN_S:
             return (self._naive_s,)  # known well enough
         kernel, arrays, out = self._run_checked(artifact, num_threads)
-        dtype = artifact.args[-1].dtype
-        compare(_readable(out, dtype), _readable(self.expected, dtype), TOLERANCES.get(dtype, TOLERANCE))
+        check_result(out, self.expected, artifact.args[-1].dtype)
         *addresses, scratch = [a.address for a in arrays]
         if sweep is not None:
             recent = [a.array for s, a in zip(artifact.args[:-1], arrays, strict=False) if not s.constant]
@@ -140,6 +139,15 @@ def random_array(spec: ArgSpec, rng: np.random.Generator) -> np.ndarray:
     if spec.dtype == "bool":
         return np.asarray(rng.integers(0, 2, spec.shape), bool)
     return np.asarray(rng.integers(0, 100, spec.shape), spec.dtype)
+
+
+def check_result(out: np.ndarray, expected: np.ndarray, dtype: str) -> None:
+    """Check a result of type `dtype`, as it is stored, against the naive schedule's.
+
+    Raises:
+        CheckError: naming the first element that is off.
+    """
+    compare(_readable(out, dtype), _readable(expected, dtype), TOLERANCES.get(dtype, TOLERANCE))
 
 
 def _readable(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import reads, variables
 from seer.ir.sketch import Nest, Sketch, Split
@@ -121,6 +122,14 @@ class _Tiles:
         found = reads(dag.op(self.nest.stage).body)
         return any(isinstance(r.tensor.op, ComputeOp) and r.tensor.op.written_out for r in found)
 
+    def _shared_bytes(self) -> int:
+        """Bytes of the tensors that vectors are loaded from."""
+        op = self.sketch.dag.op(self.nest.stage)
+        tensors = {
+            r.tensor for r in reads(op.body) if any(self.nest.vector in variables(i) for i in r.indices)
+        }
+        return sum(math.prod(t.shape) * dtype_of(t.dtype).size_bytes for t in tensors)
+
     def _blocks(self, deep: list[Split], rows: str | None, terms: int, out: dict[str, int]) -> None:
         """Group register tiles: rows that share a packed panel innermost, then panels."""
         tiles = {s.axis: -(-s.extent // out.get(s.params[-1], 1)) for s in deep}
@@ -130,8 +139,9 @@ class _Tiles:
         if inner is not None and len(inner.params) >= 2:
             size = out.get(inner.params[-1], 1)
             most = max(1, budget // size)
-            if self._follows_another() and inner is deep[0]:
+            if inner is deep[0] and self._follows_another() and self._shared_bytes() <= self.target.l2_bytes:
                 # Threads take the same rows that they made in the loops before: some for each of them.
+                # What the rows share is read again for each of them, so it must be at hand.
                 most = min(most, max(1, tiles[inner.axis] // (16 * self.target.num_threads)))
             out[inner.params[-2]] = _divide_evenly(tiles[inner.axis], most)
             blocks[inner.axis] = -(-tiles[inner.axis] // out[inner.params[-2]])

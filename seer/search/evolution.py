@@ -73,7 +73,7 @@ class Searcher:
     def __post_init__(self) -> None:
         self.sketches: tuple[Sketch, ...] = self.task.sketches
         self.spaces: list[Space] = [space_of(s, self.task.target) for s in self.sketches]
-        # The naive sketch is measured first and never bred.
+        # The naive sketch is measured with the defaults and never bred.
         self.bred = [k for k, s in enumerate(self.spaces) if k > 0 and s.size > 1]
         self.n_scored = 0
 

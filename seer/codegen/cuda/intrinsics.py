@@ -133,7 +133,15 @@ _ALL = (
     ),
     Intrinsic(
         "unsigned short seer_float_to_bf16(float value)",
-        '  unsigned short out;\n  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out) : "f"(value));\n  return out;',
+        """#if __CUDA_ARCH__ >= 800
+  unsigned short out;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out) : "f"(value));
+  return out;
+#else
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif""",
         "return seer_emu::bf16_of_float(value);",
     ),
     Intrinsic(

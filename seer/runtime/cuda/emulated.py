@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from seer.codegen.cuda.module import ALIGNMENT, Launch
+from seer.dtypes import numpy_dtype
 from seer.errors import BuildError, UserError
 from seer.runtime.cuda.device import Memory
 from seer.runtime.emulate import Order, emulate
@@ -81,7 +82,7 @@ class EmulatedDevice:
         _bytes(memory)[...] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
     def read(self, memory: Memory, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        return np.array(_bytes(memory).view(dtype).reshape(shape))
+        return np.array(_bytes(memory).view(numpy_dtype(dtype)).reshape(shape))
 
     def fill(self, memory: Memory, value: int) -> None:
         _bytes(memory)[...] = value

@@ -14,6 +14,7 @@ from seer.codegen.model_plan import ModelPlan
 from seer.runtime.binding import bind_inputs, describe
 from seer.runtime.cuda.device import Device, Memory
 from seer.runtime.cuda.loaded import LoadedKernel
+from seer.runtime.target import Target
 
 
 class CudaModel:
@@ -26,10 +27,11 @@ class CudaModel:
         name: the model's name.
         inputs: name, shape (elements) and dtype of each input.
         outputs: the same of each output.
+        target: what it was compiled for.
         device: where it runs.
     """
 
-    def __init__(self, plan: ModelPlan[CudaModule], device: Device) -> None:
+    def __init__(self, plan: ModelPlan[CudaModule], target: Target, device: Device) -> None:
         """Compile and load the plan's kernels and copy its weights.
 
         Raises:
@@ -39,6 +41,7 @@ class CudaModel:
         self.name = plan.name
         self.inputs = plan.inputs
         self.outputs = plan.outputs
+        self.target = target
         self.device = device
         self._plan = plan
         self._lock = threading.Lock()

@@ -20,7 +20,7 @@ from seer.runtime.trial import (
     MIN_TOTAL_S,
     SLOW_FACTOR,
     CheckError,
-    compare,
+    check_result,
     random_array,
 )
 
@@ -81,7 +81,7 @@ class CudaBench:
             MeasureError: if the device fails; it is of no use afterwards.
         """
         run, out = self._run_checked(kernel, cubin)
-        compare(out, self.expected)
+        check_result(out, self.expected, kernel.args[-1].dtype)
         first = self._device.time(run, 1, flush_cache)[0]
         if first > SLOW_FACTOR * best_s:
             return (first,)

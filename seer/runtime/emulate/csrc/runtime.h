@@ -28,9 +28,21 @@ struct Thread {
   unsigned group;
 };
 
+struct Group {  // lanes that wait in one operation
+  int line;
+  unsigned mask, arrived;
+};
 struct Warp {
   std::deque<Exchange> exchanges;
+  std::vector<Group> groups;
+  unsigned ended;  // lanes whose threads have ended
   unsigned epoch;  // __syncwarp calls so far
+
+  Group& group(int line, unsigned mask) {
+    for (Group& g : groups)
+      if (g.line == line && g.mask == mask) return g;
+    return groups.emplace_back(Group{line, mask, 0});
+  }
 };
 
 struct Block {

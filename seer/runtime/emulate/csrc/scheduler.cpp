@@ -88,6 +88,7 @@ char* stacks;
 void* scheduler_stack_pointer;
 std::vector<unsigned> order;
 size_t cursor;
+std::vector<uint3> indices;  // threadIdx of each thread of a block
 Entry entry;
 const Argument* arguments;
 uint64_t random_state;
@@ -112,8 +113,7 @@ std::vector<unsigned> numbers_to(unsigned n) {
 
 void enter(unsigned t) {
   block.current = t;
-  const uint3& d = seer_block_dim;
-  seer_thread_idx = {t % d.x, t / d.x % d.y, t / (d.x * d.y)};
+  seer_thread_idx = indices[t];
   thread_changed();
 }
 
@@ -196,6 +196,7 @@ void thread_body() {
     fault("unfinished copy", place, "the thread ends before it waits for its asynchronous copies");
   }
   self.state = State::done;
+  block.warps[block.current / warp_lanes].ended |= 1u << block.current % warp_lanes;
   block.done++;
   leave();
   abort();
@@ -222,7 +223,10 @@ void begin_block(unsigned index) {
   seer_block_idx = {index % g.x, index / g.x % g.y, index / (g.x * g.y)};
   block.index = index;
   block.at_barrier = block.done = block.epoch = 0;
-  for (Warp& w : block.warps) w.epoch = 0;
+  for (Warp& w : block.warps) {
+    w.groups.clear();
+    w.ended = w.epoch = 0;
+  }
   forget_shared();
 }
 
@@ -255,6 +259,8 @@ void run_grid(Entry kernel_entry, const Argument* kernel_arguments) {
   block.threads.resize(block.size);
   block.warps.resize((block.size + warp_lanes - 1) / warp_lanes);
   order = numbers_to(block.size);
+  indices.resize(block.size);
+  for (unsigned t = 0; t < block.size; t++) indices[t] = {t % b.x, t / b.x % b.y, t / (b.x * b.y)};
   if (options.fibers) {
     stacks = (char*)mmap(nullptr, block.size * stack_bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -308,6 +314,7 @@ void release_warp(Warp& warp, unsigned base, unsigned lanes, unsigned bytes) {
     if (e.readers == 0) exchange = &e;
   if (exchange == nullptr) exchange = &warp.exchanges.emplace_back();
   exchange->lanes = lanes;
+  exchange->is_multiplied = false;
   for (unsigned lane = 0; lane < warp_lanes; lane++) {
     if (!(lanes >> lane & 1)) continue;
     Thread& thread = block.threads[base + lane];
@@ -318,7 +325,7 @@ void release_warp(Warp& warp, unsigned base, unsigned lanes, unsigned bytes) {
   }
 }
 
-const Exchange* exchange_in_warp(const void* value, unsigned bytes, unsigned mask, const char* what,
+Exchange* exchange_in_warp(const void* value, unsigned bytes, unsigned mask, const char* what,
                                  int line, bool is_barrier) {
   unsigned t = block.current, lane = t % warp_lanes, base = t - lane;
   Thread& self = block.threads[t];
@@ -331,17 +338,15 @@ const Exchange* exchange_in_warp(const void* value, unsigned bytes, unsigned mas
   self.line = line;
   self.mask = mask;
   self.what = what;
-  unsigned arrived = 0, last = std::min(warp_lanes, block.size - base);
-  bool is_complete = true;
-  for (unsigned l = 0; l < last; l++) {
-    const Thread& other = block.threads[base + l];
-    if (!(mask >> l & 1) || other.state == State::done) continue;
-    if (other.state == State::in_warp && other.line == line && other.mask == mask)
-      arrived |= 1u << l;
-    else
-      is_complete = false;
-  }
+  Group& group = warp.group(line, mask);
+  group.arrived |= 1u << lane;
+  unsigned last = std::min(warp_lanes, block.size - base);
+  unsigned wanted = mask & ~warp.ended & (last == warp_lanes ? ~0u : (1u << last) - 1);
+  unsigned arrived = group.arrived;
+  bool is_complete = (wanted & ~arrived) == 0;
   if (is_complete) {
+    group = warp.groups.back();
+    warp.groups.pop_back();
     release_warp(warp, base, arrived, bytes);
     if (is_barrier) warp.epoch++;
     thread_changed();
@@ -354,7 +359,7 @@ const Exchange* exchange_in_warp(const void* value, unsigned bytes, unsigned mas
 
 }  // namespace
 
-const Exchange* warp_exchange(const void* value, unsigned bytes, unsigned mask, const char* what, int line) {
+Exchange* warp_exchange(const void* value, unsigned bytes, unsigned mask, const char* what, int line) {
   return exchange_in_warp(value, bytes, mask, what, line, false);
 }
 

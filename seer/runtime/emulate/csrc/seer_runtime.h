@@ -38,12 +38,14 @@ struct Exchange {
   unsigned lanes;  // those that took part
   int readers;
   alignas(16) char values[warp_lanes][deposit_bytes];
+  bool is_multiplied;       // whether the product of the matrices that they are is known
+  double products[16][8];
 };
 
 // Called by emulated code.
 void barrier(int line);
 void warp_barrier(unsigned mask, int line);
-const Exchange* warp_exchange(const void* value, unsigned bytes, unsigned mask, const char* what, int line);
+Exchange* warp_exchange(const void* value, unsigned bytes, unsigned mask, const char* what, int line);
 unsigned lane_of_thread();
 void* shared_array(unsigned key, const char* name, size_t bytes, size_t element_bytes);
 void* dynamic_shared();

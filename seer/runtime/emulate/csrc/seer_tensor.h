@@ -42,28 +42,42 @@ inline uint32_t tf32_of_float(float f) {  // cvt.rna: ties away from zero
 struct Fragments {
   uint32_t a[4], b[2];
 };
-// Value: (fragments of a lane, register, position in it) -> float. `per` values in a register.
+// Value: (register, position in it) -> float; `per` values are in a register.
 template <unsigned per, class Value>
-SEER_UNWATCHED void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* what, int line,
-              Value value) {
-  Fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-  const Exchange* e = warp_exchange(&mine, sizeof mine, 0xffffffffu, what, line);
-  if (e->lanes != 0xffffffffu) fault_at("warp divergence", line, "%s needs all 32 lanes of a warp", what);
-  const unsigned lane = lane_of_thread(), group = lane / 4, column = lane % 4 * 2;
-  for (unsigned i = 0; i < 4; i++) {
-    unsigned row_part = i / 2, n = column + i % 2;
-    double sum = d[i];
-    // K is two halves of 4 * per; in each half the lanes t = 0..3 hold `per` values one after another.
+SEER_UNWATCHED void multiply_all(Exchange& e, Value value) {
+  constexpr unsigned depth = 8 * per;
+  float left[16][depth], right[depth][8];
+  for (unsigned lane = 0; lane < warp_lanes; lane++) {
+    Fragments f;
+    memcpy(&f, e.values[lane], sizeof f);
+    const unsigned g = lane / 4, t = lane % 4;
+    // K is two halves; in each the lanes t = 0..3 hold `per` values one after another.
     for (unsigned half = 0; half < 2; half++)
-      for (unsigned t = 0; t < 4; t++)
-        for (unsigned p = 0; p < per; p++) {
-          Fragments left, right;
-          memcpy(&left, e->values[group * 4 + t], sizeof left);
-          memcpy(&right, e->values[n * 4 + t], sizeof right);
-          sum += (double)value(left.a[row_part + 2 * half], p) * (double)value(right.b[half], p);
-        }
-    d[i] = (float)sum;
+      for (unsigned p = 0; p < per; p++) {
+        const unsigned k = half * 4 * per + t * per + p;
+        left[g][k] = value(f.a[2 * half], p);
+        left[g + 8][k] = value(f.a[2 * half + 1], p);
+        right[k][g] = value(f.b[half], p);
+      }
   }
+  for (unsigned m = 0; m < 16; m++) {
+    double sums[8] = {};
+    for (unsigned k = 0; k < depth; k++)
+      for (unsigned n = 0; n < 8; n++) sums[n] += (double)left[m][k] * (double)right[k][n];
+    memcpy(e.products[m], sums, sizeof sums);
+  }
+  e.is_multiplied = true;
+}
+
+template <unsigned per, class Value>
+SEER_UNWATCHED void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* what,
+                             int line, Value value) {
+  Fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  Exchange* e = warp_exchange(&mine, sizeof mine, 0xffffffffu, what, line);
+  if (e->lanes != 0xffffffffu) fault_at("warp divergence", line, "%s needs all 32 lanes of a warp", what);
+  if (!e->is_multiplied) multiply_all<per>(*e, value);  // once for the warp
+  const unsigned lane = lane_of_thread(), g = lane / 4, column = lane % 4 * 2;
+  for (unsigned i = 0; i < 4; i++) d[i] = (float)((double)d[i] + e->products[g + i / 2 * 8][column + i % 2]);
 }
 
 inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {
