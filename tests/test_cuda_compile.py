@@ -14,7 +14,7 @@ from seer.runtime.target import Target
 from seer.search.defaults import default_row
 from seer.search.task import SearchTask
 
-# ptxas keeps a few indices in memory where it was told how many threads must fit; a tile would be more.
+# A few kernels spill two to four registers (which, is not known); a whole tile in memory would be more.
 INDEX_BYTES = 16
 
 if not compiler_name():
