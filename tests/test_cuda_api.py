@@ -62,9 +62,8 @@ def test_tune_then_compile_for_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tune_longer(tmp_path: Path) -> None:
     g, path = net(), tmp_path / "r.db"
-    result = seer.tune(
-        g, "cuda -arch=sm_90 -device=emulated", trials=48, records=path, seed=1, progress=False
-    )
+    target = "cuda -arch=sm_90 -device=emulated"
+    result = seer.tune(g, target, trials=48, records=path, seed=1, progress=False)
     assert result.trials == 48
     assert not result.errors, [r.message for r in result.records.all() if r.error]
     check(g, seer.compile(g, target, records=path))

@@ -36,6 +36,8 @@ from seer.ir.loops import (
 from seer.ir.simplify import bounds, simplify
 from seer.runtime.target import Target
 
+_COPIES = (StartCopy, CommitCopies, WaitForCopies)  # any may be there without the others
+
 
 def emit_module(lowered: LoweredKernels, target: Target, name: str) -> CudaModule:
     """The CUDA C of one candidate's kernels."""
@@ -45,7 +47,7 @@ def emit_module(lowered: LoweredKernels, target: Target, name: str) -> CudaModul
     programs = lowered.programs
     has_matrices = any(isinstance(s, Mma) for p in programs for s in walk_stmts(p.body))
     has_narrow = any(is_narrow(b.dtype) for p in programs for b in (*p.params, *p.buffers))
-    has_copies = any(isinstance(s, StartCopy) for p in programs for s in walk_stmts(p.body))
+    has_copies = any(isinstance(s, _COPIES) for p in programs for s in walk_stmts(p.body))
     source = "\n".join([prelude(has_narrow, has_matrices, has_copies), *kernels])
     return CudaModule(name, str(target), source, launches, lowered.args, scratch)
 
