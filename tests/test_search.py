@@ -443,3 +443,12 @@ def test_unknown_strategy() -> None:
         strategy_of("magic")
     with pytest.raises(UserError, match="'foresee=many' is no option; there are families=op"):
         strategy_of("seer,foresee=many")
+
+
+@pytest.mark.parametrize("name", ["familyseer", "seer"])
+def test_every_task_has_a_round_before_any_is_foreseen(name: str) -> None:
+    sizes = [(m, n) for m in (16, 24, 32, 40) for n in (32, 48, 64)]
+    many = [SearchTask(matmul(m, n, 32), TARGET, 1, f"matmul{m}x{n}") for m, n in sizes]
+    records = Records()
+    summary = tune_tasks(many, FakeMeasurer(), records, strategy_of(name), trials=2 * len(many), seed=0)
+    assert all(s.trials > 0 for s in summary.statuses)

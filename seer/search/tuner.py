@@ -249,8 +249,13 @@ class _Run:
         self.tell("measured", k)
 
     def foresee(self, k: int) -> None:
-        """Short rounds for the most promising relatives of task k, ranked by what was just learnt."""
+        """Short rounds for the most promising relatives of task k, ranked by what was just learnt.
+
+        None before every task has had a round of its own: with few trials some would have none.
+        """
         states = [t.state for t in self.tasks]
+        if not all(s.history or s.is_exhausted for s in states):
+            return
         for j in relatives_to_foresee(self.strategy, self.families, states, k, self._trust(k)):
             if self.has_budget():
                 self.round(j, min(self.strategy.foresee, self.round_trials))
