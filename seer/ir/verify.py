@@ -152,6 +152,7 @@ class _Checker:
         self.kinds: dict[str, LoopKind] = {}  # of loop variables
         self.sources: dict[str, frozenset[str]] = {}  # the loop variables that a variable depends on
         self.is_certain = True
+        self.checked: set[tuple[int, bool]] = set()
 
     def stmt(self, s: Stmt, place: _Place) -> None:
         self.is_certain = place.is_certain
@@ -331,7 +332,15 @@ class _Checker:
                 return False
         return True
 
-    def expr(self, e: Expr, where: object, guarded: bool = False) -> None:
+    def expr(self, e: Expr, where: object) -> None:
+        """Check an expression; a node that is reached by several ways is checked once."""
+        self.checked.clear()
+        self._expr(e, where, guarded=False)
+
+    def _expr(self, e: Expr, where: object, guarded: bool) -> None:
+        if (id(e), guarded) in self.checked:
+            return
+        self.checked.add((id(e), guarded))
         if isinstance(e, Var):
             _require(e.name in self.ranges, lambda: f"{where}: variable {e.name} is not bound")
             return
@@ -341,12 +350,12 @@ class _Checker:
             raise VerifyError(f"{where}: a tensor read is left: {expr_text(e)}")
         _check_node(e, where)
         if isinstance(e, Select):
-            self.expr(e.cond, where, guarded)
-            self.expr(e.a, where, True)
-            self.expr(e.b, where, True)
+            self._expr(e.cond, where, guarded)
+            self._expr(e.a, where, True)
+            self._expr(e.b, where, True)
             return
         for k in children(e):
-            self.expr(k, where, guarded)
+            self._expr(k, where, guarded)
         if isinstance(e, Load):
             self._access(e.buffer, e.indices, where, guarded)
 

@@ -22,7 +22,7 @@ Candidate = tuple[Sketch, np.ndarray]
 RUN_LIMIT_S = 10.0  # for a candidate when no time is known yet
 MIN_RUN_LIMIT_S = 2.0
 RUN_LIMIT_FACTOR = 50.0  # times the best known
-FINAL_ROUNDS = 7
+FINAL_ROUNDS = 5
 
 
 @dataclass(frozen=True)
