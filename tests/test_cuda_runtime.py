@@ -34,6 +34,7 @@ from seer.runtime.cuda.runner import CudaRunner
 from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.cuda.trial import CudaBench
 from seer.runtime.emulate import compiler
+from seer.runtime.measure import FINAL_ROUNDS
 from seer.runtime.nvrtc import Cubin, KernelUsage
 from seer.runtime.target import Target
 from seer.runtime.trial import CheckError
@@ -173,7 +174,7 @@ def test_a_measurer_gives_results_in_order(devices: int) -> None:
         assert all(r.build_s > 0 for r in results)
         assert all((r.seconds < 1e-3) == r.ok for r in results)
         good, bad = m.remeasure(naive, candidates[:2])
-        assert len(good.times) == 7 and min(good.times) <= good.seconds <= np.median(good.times)
+        assert len(good.times) == FINAL_ROUNDS and min(good.times) <= good.seconds <= np.median(good.times)
         assert bad.error == "wrong"
         assert list(m.measure(naive, [], math.inf)) == []
 
