@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,8 +48,10 @@ def test_weights_of_each_kernel() -> None:
 def test_only_models_whose_other_weights_overflow_the_caches_are_swept() -> None:
     room = TARGET.num_threads * TARGET.l2_bytes
     assert TARGET.within([]) == TARGET.within([10 * room]) == TARGET.within([room // 2] * 3) == TARGET
-    swept = TARGET.within([room, room, room])
+    swept = replace(TARGET, l3_bytes=3 * room).within([room, room, room])
     assert swept.sweep_bytes == 3 * room
+    assert replace(TARGET, l3_bytes=2 * room).within([room, room, room]).sweep_bytes == 4 * room
+    swept = TARGET.within([room, room, room])
     assert swept.key != TARGET.key
     assert swept.is_host
     assert swept.within([1]).key == swept.key

@@ -83,7 +83,9 @@ class Target:
         others = sum(weights) - max(weights, default=0)
         if self.gpu is not None or others <= self.num_threads * self.l2_bytes:
             return self
-        return replace(self, sweep_bytes=sum(weights))
+        total = sum(weights)
+        # What does not fit into the last level must be gone from it; it does not forget the oldest first.
+        return replace(self, sweep_bytes=max(total, 2 * self.l3_bytes) if total > self.l3_bytes else total)
 
     @property
     def key(self) -> str:
