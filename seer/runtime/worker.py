@@ -9,9 +9,7 @@ is a tuple that begins with its kind; an answer is ("ok", value) or ("error", re
 from __future__ import annotations
 
 import os
-import sys
 import time
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from seer.codegen.artifact import Artifact
 from seer.codegen.build import build
 from seer.errors import BuildError, ScheduleError, VerifyError
 from seer.ir.sketch import Sketch
+from seer.runtime.serve import serve
 from seer.runtime.sweep import Sweep
 from seer.runtime.target import Target
 from seer.runtime.trial import Bench, CheckError
@@ -29,6 +28,8 @@ Answer = tuple[Any, ...]
 
 class Worker:
     """What a worker remembers between requests: sketches by number, and the task being measured."""
+
+    is_lost = False  # a process can always go on
 
     def __init__(self) -> None:
         self.sketches: dict[int, Sketch] = {}
@@ -71,17 +72,7 @@ class Worker:
 
 def main() -> None:
     """Serve the parent until it goes away."""
-    connection = Connection(int(sys.argv[1]))
-    worker = Worker()
-    while True:
-        try:
-            request = connection.recv()
-        except (EOFError, OSError, KeyboardInterrupt):
-            return
-        try:
-            connection.send(worker.answer(request))
-        except (OSError, KeyboardInterrupt):  # the parent went away meanwhile
-            return
+    serve(Worker())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ the rounding error of m = 4 about five times that of the direct sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -22,9 +23,8 @@ from seer.ir.expr import (
     as_expr,
     binary,
     call,
-    children,
     compare,
-    rebuild,
+    rewrite,
     select,
 )
 from seer.ir.simplify import affine, simplify
@@ -141,8 +141,9 @@ def winograd(dag: ComputeDAG) -> list[Alternative]:
     if operands is None:
         return []
     x, w = operands
-    used = [t for t in dag.ops if any(r is w for r in _tensors(compute_op(t).body))]
-    if used != [conv] or not (isinstance(w.op, Placeholder) and w.op.constant and w.op.derived is None):
+    if dag.consumers[w.name] != (conv,) or not (
+        isinstance(w.op, Placeholder) and w.op.constant and w.op.derived is None
+    ):
         return []
     n, h, wd, _ = conv.shape
     out = []
@@ -179,11 +180,6 @@ def _match(conv: Tensor) -> tuple[Tensor, Tensor] | None:
     if same(body.a, (b, i + rh, j + rw, rc)) and same(body.b, (rh, rw, rc, o)):
         return body.a.tensor, body.b.tensor
     return None
-
-
-def _tensors(e: Expr) -> list[Tensor]:
-    mine = [e.tensor] if isinstance(e, Read) else []
-    return mine + [t for k in children(e) for t in _tensors(k)]
 
 
 def _rewrite(dag: ComputeDAG, conv: Tensor, x: Tensor, w: Tensor, m: int) -> ComputeDAG:
@@ -256,26 +252,12 @@ def _replace(t: Tensor, old: Tensor, new: Tensor, done: dict[int, Tensor]) -> Te
     if isinstance(t.op, Placeholder):
         return t
     if id(t) not in done:
-        op = t.op
-        body = _substitute(op.body, lambda s: _replace(s, old, new, done))
-        changed = body is not op.body
-        done[id(t)] = (
-            Tensor(t.name, t.shape, t.dtype, type(op)(op.axes, body, op.reduce_axes, op.reducer, op.tag))
-            if changed
-            else t
-        )
+
+        def read(e: Expr) -> Expr | None:
+            return Read(_replace(e.tensor, old, new, done), e.indices) if isinstance(e, Read) else None
+
+        done[id(t)] = Tensor(t.name, t.shape, t.dtype, replace(t.op, body=rewrite(t.op.body, read)))
     return done[id(t)]
-
-
-def _substitute(e: Expr, fn: Callable[[Tensor], Tensor]) -> Expr:
-    """`e` with every tensor that it reads replaced."""
-    kids = children(e)
-    new = tuple(_substitute(k, fn) for k in kids)
-    if isinstance(e, Read):
-        tensor = fn(e.tensor)
-        changed = tensor is not e.tensor or any(a is not b for a, b in zip(kids, new, strict=True))
-        return Read(tensor, new) if changed else e
-    return e if all(a is b for a, b in zip(kids, new, strict=True)) else rebuild(e, new)
 
 
 register_alternative("winograd", winograd)

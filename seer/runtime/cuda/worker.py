@@ -10,8 +10,6 @@ another.
 from __future__ import annotations
 
 import os
-import sys
-from multiprocessing.connection import Connection
 from typing import Any
 
 from seer.codegen.cuda.module import CudaModule
@@ -19,6 +17,7 @@ from seer.errors import BuildError, EmulationError, MeasureError, TargetError
 from seer.runtime.cuda.device import Device
 from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.cuda.trial import CudaBench
+from seer.runtime.serve import serve
 from seer.runtime.trial import CheckError
 
 Answer = tuple[Any, ...]
@@ -67,17 +66,7 @@ class CudaWorker:
 
 def main() -> None:
     """Serve the parent until it goes away, or the device is lost."""
-    connection = Connection(int(sys.argv[1]))
-    worker = CudaWorker()
-    while not worker.is_lost:
-        try:
-            request = connection.recv()
-        except (EOFError, OSError, KeyboardInterrupt):
-            return
-        try:
-            connection.send(worker.answer(request))
-        except (OSError, KeyboardInterrupt):  # the parent went away meanwhile
-            return
+    serve(CudaWorker())
 
 
 if __name__ == "__main__":
