@@ -22,6 +22,7 @@ from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.graph.reference import run
 from seer.ir.sketch import Sketch
+from seer.runtime.contest import FINAL_ROUNDS
 from seer.runtime.cuda import driver
 from seer.runtime.cuda.build import check_registers
 from seer.runtime.cuda.device import Device
@@ -34,7 +35,6 @@ from seer.runtime.cuda.runner import CudaRunner
 from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.cuda.trial import CudaBench
 from seer.runtime.emulate import compiler
-from seer.runtime.measure import FINAL_ROUNDS
 from seer.runtime.nvrtc import Cubin, KernelUsage
 from seer.runtime.target import Target
 from seer.runtime.trial import CheckError

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from seer.codegen.artifact import Artifact
 from seer.codegen.build import build
 from seer.ir.sketch import Sketch
-from seer.runtime.pool import BuildPool, Runner
+from seer.runtime.contest import Answer
+from seer.runtime.kept import Kept
+from seer.runtime.pool import BuildPool, Built, Runner
 from seer.runtime.records import MeasureRecord
 from seer.runtime.target import Target
 
 Candidate = tuple[Sketch, np.ndarray]
+CandidateKey = tuple[str, str, bytes]  # workload, sketch, row
+T = TypeVar("T")
 
 RUN_LIMIT_S = 10.0  # for a candidate when no time is known yet
 MIN_RUN_LIMIT_S = 2.0
 RUN_LIMIT_FACTOR = 50.0  # times the best known
-FINAL_ROUNDS = 5
+BUILT_BYTES = 64 << 20  # of machine code that is kept for the comparison of finalists
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class LocalMeasurer:
         self._builders = BuildPool(target)
         self._runner = Runner()
         self._naive: dict[int, tuple[Sketch, Artifact]] = {}
+        self._built: Kept[CandidateKey, Built] = Kept(BUILT_BYTES, _size_bytes)
 
     def measure(
         self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
@@ -97,29 +102,23 @@ class LocalMeasurer:
             MeasureError: if the naive schedule itself cannot be run.
         """
         reference = self._reference(naive)
-        for artifact, error, message, build_s in self._builders.build(candidates):
+        for artifact, error, message, build_s in built_once(self._built, candidates, self._builders.build):
             if artifact is None:
-                yield MeasureResult(float("inf"), error, message, build_s=build_s)
+                yield _failed(error, message, build_s)
                 continue
             r = self._run(reference, artifact, best_s, build_s)
             best_s = min(best_s, r.seconds)
             yield r
 
     def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
-        """See Measurer.remeasure: the lower quartile over rounds of each round's median.
-
-        A disturbance only ever adds time, and may last for half of the rounds.
-        """
+        """See Measurer.remeasure."""
         reference = self._reference(naive)
-        built = self._builders.build(candidates)
-        rounds: list[list[MeasureResult]] = [[] for _ in built]
-        for _ in range(FINAL_ROUNDS):
-            for k, (artifact, error, message, build_s) in enumerate(built):
-                if artifact is None:
-                    rounds[k].append(MeasureResult(float("inf"), error, message, build_s=build_s))
-                else:
-                    rounds[k].append(self._run(reference, artifact, float("inf"), build_s))
-        return [lower_quartile(r) for r in rounds]
+
+        def finals(artifacts: Sequence[Artifact]) -> list[Answer]:
+            return self._runner.finals(reference, self._seed, artifacts, self.target, RUN_LIMIT_S)
+
+        built = built_once(self._built, candidates, self._builders.build)
+        return final_results([(a, s) if a is not None else _failed(e, m, s) for a, e, m, s in built], finals)
 
     def _run(self, reference: Artifact, artifact: Artifact, best_s: float, build_s: float) -> MeasureResult:
         limit = min(RUN_LIMIT_S, max(MIN_RUN_LIMIT_S, RUN_LIMIT_FACTOR * best_s))
@@ -127,7 +126,7 @@ class LocalMeasurer:
         times, error, message = self._runner.run(reference, self._seed, artifact, self.target, best_s, limit)
         run_s = time.perf_counter() - start
         if error:
-            return MeasureResult(float("inf"), error, message, build_s=build_s, run_s=run_s)
+            return _failed(error, message, build_s, run_s)
         return MeasureResult(statistics.median(times), times=times, build_s=build_s, run_s=run_s)
 
     def _reference(self, naive: Sketch) -> Artifact:
@@ -180,15 +179,58 @@ class ReplayMeasurer:
         """Nothing to free."""
 
 
-def lower_quartile(results: Sequence[MeasureResult]) -> MeasureResult:
-    """One result of several rounds; a failure in any is a failure."""
-    failed = next((r for r in results if not r.ok), None)
-    if failed is not None:
-        return failed
-    times = tuple(r.seconds for r in results)
-    run_s = sum(r.run_s for r in results)
+def built_once(
+    kept: Kept[CandidateKey, T],
+    candidates: Sequence[Candidate],
+    build: Callable[[list[Candidate]], Iterable[T]],
+) -> list[T]:
+    """What `build` makes of candidates; it gets only those that are not kept from before."""
+    keys = [candidate_key(c) for c in candidates]
+    known = [kept.get(k) for k in keys]
+    new = iter(build([c for c, b in zip(candidates, known, strict=True) if b is None]))
+    built = [next(new) if b is None else b for b in known]
+    for key, b in zip(keys, built, strict=True):
+        kept.put(key, b)
+    return built
+
+
+def candidate_key(candidate: Candidate) -> CandidateKey:
+    """What tells candidates apart."""
+    sketch, row = candidate
+    return sketch.dag.workload_key, sketch.key, row.tobytes()
+
+
+def final_results(
+    built: Sequence[tuple[T, float] | MeasureResult], finals: Callable[[list[T]], Sequence[Answer]]
+) -> list[MeasureResult]:
+    """The lower quartile over rounds of each finalist's times.
+
+    A disturbance only ever adds time, and may last for half of the rounds.
+
+    Args:
+        built: the finalists with the seconds that it took to build each, or why there is none.
+        finals: one time of each for each round, or why there is none.
+    """
+    start = time.perf_counter()
+    answers = iter(finals([b[0] for b in built if isinstance(b, tuple)]))
+    run_s = (time.perf_counter() - start) / max(1, len(built))
+    return [b if isinstance(b, MeasureResult) else _final_result(next(answers), b[1], run_s) for b in built]
+
+
+def _final_result(answer: Answer, build_s: float, run_s: float) -> MeasureResult:
+    if answer[0] != "ok":
+        return _failed(answer[1], answer[2], build_s, run_s)
+    times = answer[1]
     quartile = sorted(times)[(len(times) - 1) // 4]
-    return MeasureResult(quartile, times=times, build_s=results[0].build_s, run_s=run_s)
+    return MeasureResult(quartile, times=times, build_s=build_s, run_s=run_s)
+
+
+def _failed(error: str, message: str, build_s: float, run_s: float = 0.0) -> MeasureResult:
+    return MeasureResult(float("inf"), error, message, build_s=build_s, run_s=run_s)
+
+
+def _size_bytes(built: Built) -> int:
+    return len(built[0].code) if built[0] is not None else 0
 
 
 def _key(params: dict[str, int]) -> tuple[tuple[str, int], ...]:

@@ -19,6 +19,7 @@ from seer import flags
 from seer.codegen.artifact import Artifact
 from seer.errors import MeasureError
 from seer.ir.sketch import Sketch
+from seer.runtime.contest import Answer, ask
 from seer.runtime.target import Target
 
 START_LIMIT_S = 60.0
@@ -209,16 +210,36 @@ class Runner:
         Raises:
             MeasureError: if the naive schedule itself cannot be run.
         """
-        self._worker.start()
-        if self._open != (self._worker.generation, naive):
-            self._prepare(naive, seed)
+        self._open_bench(naive, seed)
         try:
             status, *rest = self._worker.request("run", artifact, target, best_s, limit_s=limit_s)
         except WorkerGoneError as e:
             return (), e.reason, str(e)
         return (rest[0], "", "") if status == "ok" else ((), rest[0], rest[1])
 
-    def _prepare(self, naive: Artifact, seed: int) -> None:
+    def finals(
+        self, naive: Artifact, seed: int, artifacts: Sequence[Artifact], target: Target, limit_s: float
+    ) -> list[Answer]:
+        """Times of several candidates, one for each round in which all took turns.
+
+        Raises:
+            MeasureError: if the naive schedule itself cannot be run.
+        """
+
+        def send(finalists: Sequence[Artifact]) -> Answer:
+            self._open_bench(naive, seed)
+            try:
+                limit = limit_s * len(finalists)
+                return self._worker.request("finals", finalists, target, limit_s=limit)
+            except WorkerGoneError as e:
+                return ("error", e.reason, str(e))
+
+        return ask(send, artifacts)
+
+    def _open_bench(self, naive: Artifact, seed: int) -> None:
+        self._worker.start()
+        if self._open == (self._worker.generation, naive):
+            return
         try:
             status, *rest = self._worker.request("open", naive, seed, limit_s=600.0)
         except WorkerGoneError as e:

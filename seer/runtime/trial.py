@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ TOLERANCES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # sums in another order
 MIN_TOTAL_S = 0.010  # time to spend on a fast candidate
 MIN_REPEATS = 5
 MAX_REPEATS = 50
+BENCH_BYTES = 512 << 20  # of inputs and results that are kept for a task's next round
 COLD_REPEATS = 12  # of runs each of which follows a sweep of the caches
 NAIVE_RERUN_S = 0.02  # a naive schedule slower than this is not run again for its time
 SLOW_FACTOR = 3.0  # a candidate this much slower than the best is timed once
@@ -58,6 +59,30 @@ class GuardedArray:
         return bool((before == CANARY).all() and (after == CANARY).all())
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A candidate whose result was checked: a loaded kernel and the arrays that it runs on, scratch last."""
+
+    kernel: Kernel
+    arrays: tuple[GuardedArray, ...]
+    num_threads: int
+
+    def seconds(self, number: int = 1) -> float:
+        """Of one run, over `number` runs."""
+        *addresses, scratch = [a.address for a in self.arrays]
+        call, threads = self.kernel.call, self.num_threads
+        start = time.perf_counter()
+        for _ in range(number):
+            call(addresses, scratch, threads)
+        return (time.perf_counter() - start) / number
+
+    def read_inputs(self) -> None:
+        """Read the inputs that are no weights, which in a model the kernel before has just written."""
+        for spec, a in zip(self.kernel.artifact.args[:-1], self.arrays, strict=False):
+            if not spec.constant:
+                np.add.reduce(a.array.reshape(-1).view(np.uint8)[::64])
+
+
 class Bench:
     """Random inputs for one task, and what the naive schedule makes of them."""
 
@@ -66,7 +91,7 @@ class Bench:
         self._derived: dict[tuple[str, Derivation], np.ndarray] = {}
         self.inputs = [random_array(s, rng) for s in naive.args[:-1]]
         start = time.perf_counter()
-        self.expected = self._run_checked(naive, 1)[2]
+        self.expected = self._run_guarded(naive, 1)[1]
         self._naive, self._naive_s = naive, time.perf_counter() - start
 
     def measure(
@@ -86,24 +111,22 @@ class Bench:
         """
         if artifact.code == self._naive.code and self._naive_s > NAIVE_RERUN_S:
             return (self._naive_s,)  # known well enough
-        kernel, arrays, out = self._run_checked(artifact, num_threads)
+        return time_round([self.ready(artifact, num_threads)], sweep, best_s)[0]
+
+    def ready(self, artifact: Artifact, num_threads: int) -> Ready:
+        """A candidate loaded, run once and checked, to be timed by `time_round`.
+
+        Raises:
+            CheckError: if the result is wrong or a guard was overwritten.
+        """
+        ready, out = self._run_guarded(artifact, num_threads)
         check_result(out, self.expected, artifact.args[-1].dtype)
-        *addresses, scratch = [a.address for a in arrays]
-        if sweep is not None:
-            recent = [a.array for s, a in zip(artifact.args[:-1], arrays, strict=False) if not s.constant]
-            return _cold_times(kernel, addresses, scratch, num_threads, best_s, sweep, recent)
-        first = _time(kernel, addresses, scratch, num_threads, 1)
-        if first > SLOW_FACTOR * best_s:
-            return (first,)
-        number = max(1, math.ceil(MIN_TOTAL_S / MIN_REPEATS / max(first, 1e-7) / 2))
-        times: list[float] = []
-        spent = 0.0
-        while len(times) < MIN_REPEATS or (spent < MIN_TOTAL_S and len(times) < MAX_REPEATS):
-            times.append(_time(kernel, addresses, scratch, num_threads, number))
-            spent += times[-1] * number
-            if len(times) == 2 and min(times) > SLOW_FACTOR / 2 * best_s:
-                break
-        return tuple(times)
+        return ready
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it holds."""
+        return sum(a.nbytes for a in (*self.inputs, self.expected, *self._derived.values()))
 
     def _packed(self, name: str, pack: PackSpec, value: np.ndarray) -> np.ndarray:
         """A packed weight; what is derived from it is computed once for all candidates."""
@@ -114,10 +137,8 @@ class Bench:
             self._derived[key] = pack.derivation.apply(value)
         return replace(pack, derivation=None).apply(self._derived[key])
 
-    def _run_checked(
-        self, artifact: Artifact, num_threads: int
-    ) -> tuple[Kernel, list[GuardedArray], np.ndarray]:
-        """Run once between guards; returns the kernel, its arrays (scratch last) and the output."""
+    def _run_guarded(self, artifact: Artifact, num_threads: int) -> tuple[Ready, np.ndarray]:
+        """Run once between guards; returns what to run again and the output."""
         kernel = Kernel(artifact)
         arrays = []
         for spec, value in zip(artifact.args[:-1], self.inputs, strict=True):
@@ -139,7 +160,7 @@ class Bench:
         for spec, value, a in zip(artifact.args[:-1], self.inputs, arrays, strict=False):
             if spec.pack is None and not np.array_equal(a.array, value, equal_nan=value.dtype.kind == "f"):
                 raise CheckError("guard", f"input {spec.name} was overwritten")
-        return kernel, arrays, out.array.copy()
+        return Ready(kernel, tuple(arrays), num_threads), out.array.copy()
 
 
 def random_array(spec: ArgSpec, rng: np.random.Generator) -> np.ndarray:
@@ -195,30 +216,43 @@ def compare(out: np.ndarray, expected: np.ndarray, tolerance: float = TOLERANCE)
         )
 
 
-def _cold_times(
-    kernel: Kernel,
-    addresses: Sequence[int],
-    scratch: int,
-    num_threads: int,
-    best_s: float,
-    sweep: Callable[[], None],
-    recent: Sequence[np.ndarray],
-) -> tuple[float, ...]:
-    times: list[float] = []
-    while len(times) < MIN_REPEATS or (sum(times) < MIN_TOTAL_S and len(times) < COLD_REPEATS):
+def time_round(
+    ready: Sequence[Ready], sweep: Callable[[], None] | None = None, best_s: float = math.inf
+) -> list[tuple[float, ...]]:
+    """Seconds of several runs of each of some candidates.
+
+    Args:
+        ready: the candidates.
+        sweep: empties the caches. What follows is one run of each of them, every time another one
+            first: none finds its own arrays in the caches, as each has arrays of its own.
+        best_s: the best time known so far: much slower candidates are cut short.
+    """
+    if sweep is None:
+        return [_warm_times(r, best_s) for r in ready]
+    times: list[list[float]] = [[] for _ in ready]
+    for turn in range(COLD_REPEATS):
         sweep()
-        for array in recent:
-            np.add.reduce(array.reshape(-1).view(np.uint8)[::64])
-        times.append(_time(kernel, addresses, scratch, num_threads, 1))
-        if min(times) > SLOW_FACTOR * best_s:
+        for k in range(len(ready)):
+            at = (turn + k) % len(ready)
+            ready[at].read_inputs()
+            times[at].append(ready[at].seconds())
+        is_enough = turn + 1 >= MIN_REPEATS and max(map(sum, times)) >= MIN_TOTAL_S
+        if is_enough or min(map(min, times)) > SLOW_FACTOR * best_s:
+            break
+    return [tuple(t) for t in times]
+
+
+def _warm_times(ready: Ready, best_s: float) -> tuple[float, ...]:
+    """Seconds of runs that find what they need where the run before left it."""
+    first = ready.seconds()
+    if first > SLOW_FACTOR * best_s:
+        return (first,)
+    number = max(1, math.ceil(MIN_TOTAL_S / MIN_REPEATS / max(first, 1e-7) / 2))
+    times: list[float] = []
+    spent = 0.0
+    while len(times) < MIN_REPEATS or (spent < MIN_TOTAL_S and len(times) < MAX_REPEATS):
+        times.append(ready.seconds(number))
+        spent += times[-1] * number
+        if len(times) == 2 and min(times) > SLOW_FACTOR / 2 * best_s:
             break
     return tuple(times)
-
-
-def _time(kernel: Kernel, addresses: Sequence[int], scratch: int, num_threads: int, number: int) -> float:
-    """Seconds of one run, over `number` runs."""
-    call = kernel.call
-    start = time.perf_counter()
-    for _ in range(number):
-        call(addresses, scratch, num_threads)
-    return (time.perf_counter() - start) / number

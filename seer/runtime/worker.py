@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from seer.codegen.artifact import Artifact
 from seer.codegen.build import build
 from seer.errors import BuildError, ScheduleError, VerifyError
 from seer.ir.sketch import Sketch
+from seer.runtime.contest import Answer, contest
+from seer.runtime.kept import Kept
 from seer.runtime.serve import serve
 from seer.runtime.sweep import Sweep
 from seer.runtime.target import Target
-from seer.runtime.trial import Bench, CheckError
-
-Answer = tuple[Any, ...]
+from seer.runtime.trial import BENCH_BYTES, Bench, CheckError, Ready, time_round
 
 
 class Worker:
@@ -34,6 +35,7 @@ class Worker:
     def __init__(self) -> None:
         self.sketches: dict[int, Sketch] = {}
         self.bench: Bench | None = None
+        self.benches: Kept[Artifact, Bench] = Kept(BENCH_BYTES, lambda b: b.size_bytes)
         self.sweep: tuple[Target, Sweep] | None = None
 
     def answer(self, request: tuple[Any, ...]) -> Answer:
@@ -57,14 +59,26 @@ class Worker:
         return artifact, time.perf_counter() - start
 
     def on_open(self, naive: Artifact, seed: int) -> None:
-        self.bench = Bench(naive, seed)
+        self.bench = self.benches.get(naive) or Bench(naive, seed)
+        self.benches.put(naive, self.bench)
 
     def on_run(self, artifact: Artifact, target: Target, best_s: float) -> tuple[float, ...]:
         assert self.bench is not None
+        return self.bench.measure(artifact, target.num_threads, best_s, self._sweep_of(target))
+
+    def on_ready(self, artifact: Artifact, target: Target) -> Ready:
+        assert self.bench is not None
+        return self.bench.ready(artifact, target.num_threads)
+
+    def on_finals(self, artifacts: Sequence[Artifact], target: Target) -> list[Answer]:
+        sweep = self._sweep_of(target)
+        checked = [self.answer(("ready", a, target)) for a in artifacts]
+        return contest(checked, lambda ready: time_round(ready, sweep))
+
+    def _sweep_of(self, target: Target) -> Sweep | None:
         if target.sweep_bytes and (self.sweep is None or self.sweep[0] != target):
             self.sweep = (target, Sweep(target.sweep_bytes, target))
-        sweep = self.sweep[1] if target.sweep_bytes and self.sweep is not None else None
-        return self.bench.measure(artifact, target.num_threads, best_s, sweep)
+        return self.sweep[1] if target.sweep_bytes and self.sweep is not None else None
 
     def on_ping(self) -> int:
         return os.getpid()

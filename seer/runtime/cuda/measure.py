@@ -18,17 +18,22 @@ from seer import flags
 from seer.codegen.cuda.module import CudaModule
 from seer.errors import BuildError, MeasureError, ScheduleError, VerifyError
 from seer.ir.sketch import Sketch
+from seer.runtime.contest import Answer
 from seer.runtime.cuda.build import compile_kernel
 from seer.runtime.cuda.runner import CudaRunner
 from seer.runtime.cuda.spec import DeviceSpec
+from seer.runtime.kept import Kept
 from seer.runtime.measure import (
-    FINAL_ROUNDS,
+    BUILT_BYTES,
     MIN_RUN_LIMIT_S,
     RUN_LIMIT_FACTOR,
     RUN_LIMIT_S,
     Candidate,
+    CandidateKey,
     MeasureResult,
-    lower_quartile,
+    built_once,
+    candidate_key,
+    final_results,
 )
 
 # A sketch and a row as CUDA C.
@@ -56,6 +61,7 @@ class CudaMeasurer:
         self._builders = ThreadPoolExecutor(flags.workers(), thread_name_prefix="seer-cuda-build")
         self._devices = ThreadPoolExecutor(len(specs), thread_name_prefix="seer-cuda-run")
         self._naive: dict[int, tuple[Sketch, CudaModule]] = {}
+        self._built: Kept[CandidateKey, _Built | MeasureResult] = Kept(BUILT_BYTES, _size_bytes)
 
     def measure(
         self, naive: Sketch, candidates: Sequence[Candidate], best_s: float
@@ -85,8 +91,10 @@ class CudaMeasurer:
 
         running: list[Future[MeasureResult]] = [self._devices.submit(run, k) for k in range(len(candidates))]
         try:
-            for future in running:
-                yield future.result()
+            for candidate, build, future in zip(candidates, built, running, strict=True):
+                result = future.result()
+                self._built.put(candidate_key(candidate), build.result())
+                yield result
         finally:
             for f in running:
                 f.cancel()
@@ -94,18 +102,21 @@ class CudaMeasurer:
                 b.cancel()
 
     def remeasure(self, naive: Sketch, candidates: Sequence[Candidate]) -> list[MeasureResult]:
-        """See Measurer.remeasure: on the first device, in turn; the lower quartile over rounds."""
+        """See Measurer.remeasure: all on the first device."""
         reference = self._reference(naive)
         arch = self._runners[0].arch
-        built = list(self._builders.map(lambda c: self._build(c, arch), candidates))
-        rounds: list[list[MeasureResult]] = [[] for _ in built]
-        for _ in range(FINAL_ROUNDS):
-            for k, b in enumerate(built):
-                if isinstance(b, MeasureResult):
-                    rounds[k].append(b)
-                else:
-                    rounds[k].append(self._run(self._runners[0], reference, b, float("inf")))
-        return [lower_quartile(r) for r in rounds]
+        limit_s = self._specs[0].run_limit_s or RUN_LIMIT_S
+
+        def build(missing: list[Candidate]) -> Iterator[_Built | MeasureResult]:
+            return self._builders.map(lambda c: self._build(c, arch), missing)
+
+        def finals(loadable: list[_Loadable]) -> list[Answer]:
+            return self._runners[0].finals(reference, loadable, limit_s)
+
+        built = built_once(self._built, candidates, build)
+        return final_results(
+            [b if isinstance(b, MeasureResult) else ((b.kernel, b.cubin), b.build_s) for b in built], finals
+        )
 
     def _build(self, candidate: Candidate, arch: str) -> _Built | MeasureResult:
         start = time.perf_counter()
@@ -144,6 +155,13 @@ class CudaMeasurer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_Loadable = tuple[CudaModule, bytes | None]  # with its machine code, where it is compiled ahead
+
+
+def _size_bytes(built: _Built | MeasureResult) -> int:
+    return 0 if isinstance(built, MeasureResult) else len(built.kernel.source) + len(built.cubin or b"")
 
 
 class _Built:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from seer.codegen.cuda.module import CudaModule
 from seer.errors import MeasureError
+from seer.runtime.contest import Answer, ask
 from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.measure import MeasureResult
 from seer.runtime.pool import WorkerGoneError, WorkerProcess
@@ -64,23 +66,44 @@ class CudaRunner:
         Raises:
             MeasureError: if the device cannot be opened, or the reference cannot be run.
         """
-        self._worker.start()
-        if self._bench != (self._worker.generation, reference):
-            self._open_bench(reference)
+        self._open_bench(reference)
         start = time.perf_counter()
-        request = ("run", kernel, cubin, best_s, self._flush_cache)
-        try:
-            status, *rest = self._worker.request(*request, limit_s=limit_s)
-        except WorkerGoneError as e:
-            status, rest = "error", [e.reason, str(e)]
+        status, *rest = self._run("run", kernel, cubin, best_s, self._flush_cache, limit_s=limit_s)
         run_s = time.perf_counter() - start
         if status != "ok":
-            if rest[0] == "crash":
-                self._worker.stop()  # the next candidate gets a device in good order
             return MeasureResult(float("inf"), rest[0], rest[1], run_s=run_s)
         return MeasureResult(statistics.median(rest[0]), times=tuple(rest[0]), run_s=run_s)
 
+    def finals(
+        self, reference: CudaModule, finalists: Sequence[tuple[CudaModule, bytes | None]], limit_s: float
+    ) -> list[Answer]:
+        """Times of several kernels with their cubins, one for each round in which all took turns.
+
+        Raises:
+            MeasureError: as `measure` does.
+        """
+
+        def send(some: Sequence[tuple[CudaModule, bytes | None]]) -> Answer:
+            self._open_bench(reference)
+            return self._run("finals", some, self._flush_cache, limit_s=limit_s * len(some))
+
+        return ask(send, finalists)
+
+    def _run(self, *request: object, limit_s: float) -> Answer:
+        """The answer to a request that runs candidates; a process that is gone is an answer, too."""
+        try:
+            answer = self._worker.request(*request, limit_s=limit_s)
+        except WorkerGoneError as e:
+            answer = ("error", e.reason, str(e))
+        failed = answer[1] if answer[0] == "ok" and request[0] == "finals" else [answer]
+        if any(a[:2] == ("error", "crash") for a in failed):
+            self._worker.stop()  # the next candidate gets a device in good order
+        return answer
+
     def _open_bench(self, reference: CudaModule) -> None:
+        self._worker.start()
+        if self._bench == (self._worker.generation, reference):
+            return
         if self._device_of != self._worker.generation:
             self._open_device()
         self._request("open", reference, self._seed, failure="the naive schedule cannot be run")

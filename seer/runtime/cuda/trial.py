@@ -62,7 +62,12 @@ class CudaBench:
         rng = np.random.default_rng(seed)
         self._device = device
         self.inputs = [random_array(a, rng) for a in reference.args[:-1]]
-        self.expected = self._run_checked(reference)[1]
+        self.expected = self._run_guarded(reference)[1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it holds."""
+        return sum(a.nbytes for a in (*self.inputs, self.expected))
 
     def measure(
         self, kernel: CudaModule, best_s: float, flush_cache: bool = False, cubin: bytes | None = None
@@ -80,15 +85,23 @@ class CudaBench:
             BuildError: if it cannot be compiled.
             MeasureError: if the device fails; it is of no use afterwards.
         """
-        run, out = self._run_checked(kernel, cubin)
+        return self.time(self.ready(kernel, cubin), flush_cache, best_s)
+
+    def ready(self, kernel: CudaModule, cubin: bytes | None = None) -> Run:
+        """A kernel loaded, run once and checked, to be timed; it fails as `measure` does."""
+        run, out = self._run_guarded(kernel, cubin)
         check_result(out, self.expected, kernel.args[-1].dtype)
+        return run
+
+    def time(self, run: Run, flush_cache: bool = False, best_s: float = math.inf) -> tuple[float, ...]:
+        """Seconds of several runs of what is ready; see `measure`."""
         first = self._device.time(run, 1, flush_cache)[0]
         if first > SLOW_FACTOR * best_s:
             return (first,)
         wanted = math.ceil(MIN_TOTAL_S / max(first, 1e-7))
         return self._device.time(run, min(MAX_REPEATS, max(MIN_REPEATS, wanted)), flush_cache)
 
-    def _run_checked(self, kernel: CudaModule, cubin: bytes | None = None) -> tuple[_Run, np.ndarray]:
+    def _run_guarded(self, kernel: CudaModule, cubin: bytes | None = None) -> tuple[Run, np.ndarray]:
         """Run once between guards; returns how to run it again, and the output."""
         loaded = LoadedKernel(self._device, kernel, cubin)
         packed = [
@@ -101,7 +114,7 @@ class CudaBench:
         for g, p in zip(guarded, packed, strict=False):
             self._device.write(g.memory, p)
         self._device.fill(guarded[-2].memory, 0xFF)  # NaN, if it stays
-        run = _Run(loaded, guarded)
+        run = Run(loaded, guarded)
         try:
             run()
             self._device.synchronize()
@@ -122,7 +135,7 @@ class CudaBench:
                 raise CheckError("guard", f"input {spec.name} was overwritten")
 
 
-class _Run:
+class Run:
     """A loaded kernel and the memory that it runs on."""
 
     def __init__(self, loaded: LoadedKernel, guarded: Sequence[GuardedMemory]) -> None:

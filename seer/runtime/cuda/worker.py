@@ -10,17 +10,18 @@ another.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from seer.codegen.cuda.module import CudaModule
 from seer.errors import BuildError, EmulationError, MeasureError, TargetError
+from seer.runtime.contest import Answer, contest
 from seer.runtime.cuda.device import Device
 from seer.runtime.cuda.spec import DeviceSpec
-from seer.runtime.cuda.trial import CudaBench
+from seer.runtime.cuda.trial import CudaBench, Run
+from seer.runtime.kept import Kept
 from seer.runtime.serve import serve
-from seer.runtime.trial import CheckError
-
-Answer = tuple[Any, ...]
+from seer.runtime.trial import BENCH_BYTES, CheckError
 
 
 class CudaWorker:
@@ -29,6 +30,7 @@ class CudaWorker:
     def __init__(self) -> None:
         self.device: Device | None = None
         self.bench: CudaBench | None = None
+        self.benches: Kept[CudaModule, CudaBench] = Kept(BENCH_BYTES, lambda b: b.size_bytes)
         self.is_lost = False  # the device cannot be used any more
 
     def answer(self, request: tuple[Any, ...]) -> Answer:
@@ -52,13 +54,28 @@ class CudaWorker:
 
     def on_open(self, reference: CudaModule, seed: int) -> None:
         assert self.device is not None
-        self.bench = CudaBench(self.device, reference, seed)
+        self.bench = self.benches.get(reference) or CudaBench(self.device, reference, seed)
+        self.benches.put(reference, self.bench)
 
     def on_run(
         self, kernel: CudaModule, cubin: bytes | None, best_s: float, flush_cache: bool
     ) -> tuple[float, ...]:
         assert self.bench is not None
         return self.bench.measure(kernel, best_s, flush_cache, cubin)
+
+    def on_ready(self, kernel: CudaModule, cubin: bytes | None) -> Run:
+        assert self.bench is not None
+        return self.bench.ready(kernel, cubin)
+
+    def on_finals(
+        self, finalists: Sequence[tuple[CudaModule, bytes | None]], flush_cache: bool
+    ) -> list[Answer]:
+        assert self.bench is not None
+        bench = self.bench
+        checked = [self.answer(("ready", *f)) for f in finalists]
+        if self.is_lost:
+            return checked
+        return contest(checked, lambda ready: [bench.time(r, flush_cache) for r in ready])
 
     def on_ping(self) -> int:
         return os.getpid()
