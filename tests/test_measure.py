@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,10 +12,13 @@ from programs import matmul, softmax
 
 from seer.codegen.artifact import ArgSpec, Artifact
 from seer.codegen.build import compile_module
+from seer.runtime.contest import FINAL_ROUNDS, contest
+from seer.runtime.kept import Kept
 from seer.runtime.measure import LocalMeasurer
 from seer.runtime.pool import BuildPool, Runner
 from seer.runtime.target import Target
 from seer.runtime.trial import CheckError, GuardedArray, compare
+from seer.runtime.worker import Worker
 from seer.search.defaults import default_row
 from seer.search.rules import generate_sketches
 
@@ -66,6 +70,99 @@ def test_bad_kernels_fail_with_their_reason(reason: str) -> None:
         assert again[0] > 0
     finally:
         runner.close()
+
+
+def test_finalists_are_built_and_checked_once_and_timed_in_turn(
+    measurer: LocalMeasurer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sketches = generate_sketches(matmul(37, 64, 31), TARGET)
+    candidates = [(s, default_row(s, TARGET)) for s in sketches]
+    assert len(candidates) >= 3
+    built = list(measurer.measure(sketches[0], candidates[:-1], math.inf))
+    asked: list[int] = []
+    build, requests = measurer._builders.build, Counter[str]()
+    monkeypatch.setattr(measurer._builders, "build", lambda c: asked.append(len(c)) or build(c))
+    process = measurer._runner._worker
+    request = process.request
+
+    def counted(kind: str, *args: object, limit_s: float) -> tuple[object, ...]:
+        requests[kind] += 1
+        return request(kind, *args, limit_s=limit_s)
+
+    monkeypatch.setattr(process, "request", counted)
+    results = measurer.remeasure(sketches[0], candidates)
+    assert asked == [1]  # what the trials built is still there
+    assert requests["finals"] == 1 and requests["run"] == 0
+    assert [r.error for r in results] == [""] * len(candidates)
+    assert [r.build_s for r in results[:-1]] == [r.build_s for r in built]
+    assert all(1 <= len(r.times) <= FINAL_ROUNDS for r in results)
+    assert max(len(r.times) for r in results) == FINAL_ROUNDS
+    assert all(min(r.times) <= r.seconds <= np.median(r.times) for r in results)
+
+
+def test_the_worker_checks_each_finalist_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker()
+    naive = handmade(f"{COPY}\nret void")
+    assert worker.answer(("open", naive, 0)) == ("ok", None)
+    bench = worker.bench
+    assert bench is not None
+    checked: list[bytes] = []
+    ready = bench.ready
+    monkeypatch.setattr(bench, "ready", lambda a, n: checked.append(a.code) or ready(a, n))
+    finalists = [naive, handmade(BAD["wrong"]), naive]
+    status, answers = worker.answer(("finals", finalists, ONE))
+    assert checked == [a.code for a in finalists]
+    assert status == "ok"
+    assert [a[:2] if a[0] == "error" else a[0] for a in answers] == ["ok", ("error", "wrong"), "ok"]
+    other = handmade(f"%z = alloca i8\n{COPY}\nret void")
+    worker.answer(("open", other, 0))
+    worker.answer(("open", naive, 0))
+    assert worker.bench is bench  # its inputs and result are kept
+
+
+def test_rounds_are_interleaved_and_the_slow_have_one() -> None:
+    seconds = {"a": 2.0, "b": 1.0, "c": 10.0}
+    log: list[str] = []
+
+    def time_round(ready: list[str]) -> list[list[float]]:
+        log.append("".join(ready))
+        return [[seconds[r], seconds[r], 50.0] for r in ready]
+
+    failed = ("error", "wrong", "element 3")
+    answers = contest([("ok", "a"), failed, ("ok", "b"), ("ok", "c")], time_round)
+    assert log == ["abc"] + ["ab"] * (FINAL_ROUNDS - 1)
+    assert answers == [
+        ("ok", (2.0,) * FINAL_ROUNDS),
+        failed,
+        ("ok", (1.0,) * FINAL_ROUNDS),
+        ("ok", (10.0,)),
+    ]
+    assert contest([failed], time_round) == [failed]
+    assert contest([], time_round) == []
+
+
+@pytest.mark.parametrize("reason", ["crash", "timeout"])
+def test_a_finalist_that_ends_the_worker_fails_alone(reason: str) -> None:
+    naive = handmade(f"{COPY}\nret void")
+    runner = Runner()
+    try:
+        good, bad, last = runner.finals(naive, 0, [naive, handmade(BAD[reason]), naive], ONE, 0.7)
+    finally:
+        runner.close()
+    assert bad[:2] == ("error", reason)
+    assert good[0] == last[0] == "ok"
+    assert len(good[1]) == len(last[1]) == FINAL_ROUNDS
+
+
+def test_what_is_kept_is_what_was_used_last() -> None:
+    kept: Kept[str, bytes] = Kept(10, len)
+    kept.put("a", bytes(4))
+    kept.put("b", bytes(4))
+    assert kept.get("a") == bytes(4)
+    kept.put("c", bytes(5))
+    assert [kept.get(k) is None for k in "abc"] == [False, True, False]
+    kept.put("d", bytes(11))  # larger than all room: alone
+    assert [kept.get(k) is None for k in "acd"] == [True, True, False]
 
 
 def test_a_write_into_an_input_is_found() -> None:

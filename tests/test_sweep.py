@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from seer.graph.passes import optimize
 from seer.runtime.records import Records
 from seer.runtime.sweep import Sweep
 from seer.runtime.target import Target
-from seer.runtime.trial import COLD_REPEATS, MIN_REPEATS, Bench
+from seer.runtime.trial import COLD_REPEATS, MIN_REPEATS, Bench, Ready, time_round
 from seer.search.defaults import default_candidate
 from seer.search.task import tasks_of
 
@@ -65,6 +66,28 @@ def test_each_cold_run_follows_a_sweep() -> None:
     times = bench.measure(artifact, 2, float("inf"), lambda: calls.append(0))
     assert MIN_REPEATS <= len(times) == len(calls) <= COLD_REPEATS
     assert len(bench.measure(artifact, 2, 0.0, lambda: calls.append(0))) == 1  # hopeless: once
+
+
+def test_one_sweep_serves_one_run_of_each_and_another_is_first_every_time() -> None:
+    log: list[object] = []
+
+    class Logged:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def read_inputs(self) -> None:
+            log.append("read")
+
+        def seconds(self, number: int = 1) -> float:
+            log.append(self.name)
+            return 1e-6
+
+    ready = [Logged("a"), Logged("b"), Logged("c")]
+    times = time_round(cast(list[Ready], ready), lambda: log.append("sweep"))
+    assert times == [(1e-6,) * COLD_REPEATS] * 3
+    turns = ("abc", "bca", "cab", "abc")
+    assert log[: 4 * 7] == [w for t in turns for w in ("sweep", "read", t[0], "read", t[1], "read", t[2])]
+    assert log.count("sweep") == COLD_REPEATS
 
 
 def test_tune_and_compile_agree_on_the_key() -> None:
