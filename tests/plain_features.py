@@ -17,7 +17,7 @@ from plain_program import Env, Level, Site, flop_of, sites, value
 from seer.codegen.lower import lower
 from seer.dtypes import dtype as dtype_of
 from seer.ir.expr import Call, Expr, Load, variables, walk
-from seer.ir.loops import Buffer, LoopKind, LoopProgram, Scope
+from seer.ir.loops import Buffer, LoopKind, LoopProgram, Prefetch, Scope, walk_stmts
 from seer.ir.sketch import Loop, Nest, Sketch
 from seer.runtime.target import Target
 from seer.search.builders import naive_sketch
@@ -257,6 +257,7 @@ class PlainFeatures:
             *self.threads(),
             *self.scratch(),
             *self.others(),
+            self.prefetches(),
         ]
 
     def tile(self) -> list[float]:
@@ -438,6 +439,11 @@ class PlainFeatures:
             math.log2(sum(b.size_bytes for b in tile) + 1),
             math.log2(sum(b.size_bytes for b in shared) + 1),
         ]
+
+    def prefetches(self) -> float:
+        """Buffers that the main nest prefetches from."""
+        found = {s.buffer for s in walk_stmts(self.program.body) if isinstance(s, Prefetch)}
+        return float(sum(b.name in {p.tensor for p in self.nest.packs} for b in found))
 
     def packed_buffers(self, tensor: str) -> list[Buffer]:
         return [b for b in self.program.buffers if self.is_buffer_of(b, f"{tensor}_packed")]

@@ -33,6 +33,7 @@ from seer.ir.expr import (
 )
 from seer.ir.interp import run_program
 from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Scope, Stmt, Store, seq
+from seer.ir.sketch import PREFETCHED
 from seer.ir.verify import verify_program
 from seer.runtime.kernel import run_artifact
 from seer.runtime.target import Target
@@ -346,7 +347,7 @@ def innermost_loops(text: str) -> list[list[str]]:
 
 
 def matmul_code(
-    cpu: str, rows: int, columns: int, reduce_tile: int, *, packs_a: bool = False
+    cpu: str, rows: int, columns: int, reduce_tile: int, *, packs_a: bool = False, pack_b: int = 1
 ) -> tuple[str, str]:
     """LLVM text and assembly of a matmul with the given register tile and a packed B."""
     target = Target.parse(f"llvm -cpu={cpu} -threads=1")
@@ -357,7 +358,7 @@ def matmul_code(
         "c.i1.3": columns,
         "c.k.1": reduce_tile,
         "c.pack.a": int(packs_a),
-        "c.pack.b": 1,
+        "c.pack.b": pack_b,
     }
     row = sketch.canonical(sketch.row(values)[None])[0]
     text = emit(lower(sketch, row, target).program, target)
@@ -390,6 +391,17 @@ def test_micro_kernel_holds_its_tile_in_registers(cpu: str, rows: int, columns: 
         assert not [i for i in block if i.startswith(("imul", "mul"))]
     assert 'prefer-vector-width"="512"' in text or register == "ymm"
     assert f'"target-cpu"="{cpu}"' in text
+
+
+def test_each_line_of_a_panel_is_asked_for_once() -> None:
+    _, asm = matmul_code("skylake-avx512", 8, 32, 1024, pack_b=PREFETCHED)
+    _, plain = matmul_code("skylake-avx512", 8, 32, 1024)
+    (loop,) = [b for b in innermost_loops(asm) if sum("vfmadd" in i for i in b) == 8 * 32 // 16]
+    (usual,) = [b for b in innermost_loops(plain) if sum("vfmadd" in i for i in b) == 8 * 32 // 16]
+    hints = [i for i in loop if i.startswith("prefetcht0")]
+    assert len(hints) == 2  # of 64 bytes each
+    assert len(set(hints)) == 2
+    assert len(loop) == len(usual) + 2, "the address of a hint is that of the load and a constant"
 
 
 def test_multiply_adds_read_memory_at_one_register() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,11 @@ def compare(dag: ComputeDAG, target: Target, count: int, without: str = "no name
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in EMPTY])
 def test_programs(name: str) -> None:
     compare(PROGRAMS[name], TARGET, 4, "bytes|traffic" if name in DIVIDES else "no name")
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul_thin", "conv", "conv_1x1"])
+def test_weights_that_stream(name: str) -> None:
+    compare(PROGRAMS[name], replace(TARGET, l2_bytes=16), 8)
 
 
 @pytest.mark.parametrize("model", SMALL)

@@ -7,6 +7,7 @@ ragged, and the interpreter finds reads of what was never written and races of p
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,12 +31,12 @@ from programs import (
 )
 
 from seer.codegen.lower import LoweredKernel, lower
-from seer.ir.dag import ComputeDAG
+from seer.ir.dag import ComputeDAG, expr_text
 from seer.ir.expr import all_of, call, select
 from seer.ir.interp import eval_dag, run_program
-from seer.ir.loops import For, If, LoopKind, Scope, walk_stmts
+from seer.ir.loops import For, If, LoopKind, Prefetch, Scope, walk_stmts
 from seer.ir.printer import print_program
-from seer.ir.sketch import Sketch
+from seer.ir.sketch import PREFETCHED, Sketch
 from seer.ir.tensor import SUM, compute, placeholder, reduce_axis
 from seer.ir.verify import verify_program
 from seer.runtime.target import Target
@@ -44,6 +45,7 @@ from seer.search.rules import generate_sketches
 
 # 4, 8 and 16 lanes of float32.
 TARGETS = [Target.parse(f"llvm -cpu={c} -threads=2") for c in ("x86-64", "haswell", "skylake-avx512")]
+TARGETS.append(replace(TARGETS[2], l2_bytes=16))  # every weight streams
 
 
 def dilated(h: int, c: int) -> ComputeDAG:
@@ -144,12 +146,12 @@ def test_any_tile_computes_the_same(name: str, target: Target) -> None:
 AVX2 = TARGETS[1]
 
 
-def tiled(dag: ComputeDAG, **values: int) -> LoweredKernel:
+def tiled(dag: ComputeDAG, target: Target = AVX2, **values: int) -> LoweredKernel:
     """The register-tiled sketch with every parameter at its smallest but those given."""
-    sketch = generate_sketches(dag, AVX2)[1]
+    sketch = generate_sketches(dag, target)[1]
     row = {p.name: 1 if p.kind == "tile" else p.choices[0] for p in sketch.params}
     changed = {k.replace("_", "."): v for k, v in values.items()}
-    return lower(sketch, sketch.row({**row, **changed}), AVX2)
+    return lower(sketch, sketch.row({**row, **changed}), target)
 
 
 def count(lowered: LoweredKernel, kind: type | LoopKind) -> int:
@@ -189,6 +191,28 @@ def test_packing_a_weight_changes_the_argument_alone() -> None:
     assert packed.args[1].size_bytes == plain.args[1].size_bytes == 4 * 32 * 4
     inputs = random_inputs(dag)
     np.testing.assert_array_equal(run_lowered(plain, inputs, 0), run_lowered(packed, inputs, 0))
+
+
+def test_a_step_asks_for_the_lines_that_it_reads() -> None:
+    dag, streams = matmul(12, 37, 5), TARGETS[3]
+    hinted = tiled(dag, streams, c_i1_3=32, c_k_1=5, c_pack_b=PREFETCHED)
+    found = [s for s in walk_stmts(hinted.program.body) if isinstance(s, Prefetch)]
+    # 32 floats are two lines; the 5 columns that are left are in one.
+    assert sorted(expr_text(s.indices[-1]) for s in found) == ["0", "0", "16"]
+    assert {s.buffer.name for s in found} == {"b"}
+    inputs = random_inputs(dag)
+    plain = tiled(dag, streams, c_i1_3=32, c_k_1=5, c_pack_b=1)
+    assert count(plain, Prefetch) == 0
+    np.testing.assert_array_equal(run_lowered(plain, inputs, 0), run_lowered(hinted, inputs, 0))
+
+
+def test_only_large_weights_may_be_asked_for_ahead() -> None:
+    def choices(size: int, *, constant: bool = True) -> set[tuple[int, ...]]:
+        dag = matmul(64, size, size, constant=constant)
+        return {p.choices for s in generate_sketches(dag, AVX2) for p in s.params if ".pack.b" in p.name}
+
+    assert choices(64) == choices(1024, constant=False) == {(0, 1)}
+    assert choices(1024) == {(0, 1, PREFETCHED)}
 
 
 def test_a_packed_weight_is_padded_to_whole_tiles() -> None:

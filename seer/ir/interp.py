@@ -13,7 +13,7 @@ from seer.dtypes import convert, is_narrow, numpy_dtype
 from seer.errors import UserError, VerifyError
 from seer.ir.dag import ComputeDAG, compute_op
 from seer.ir.expr import Binary, Call, Cast, Compare, Const, Expr, Load, Read, Select, Unary, Var
-from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Scope, Seq, Stmt, Store
+from seer.ir.loops import Buffer, For, If, Let, LoopKind, LoopProgram, Prefetch, Scope, Seq, Stmt, Store
 from seer.ir.tensor import ComputeOp, Tensor, identity_of
 
 MAX_POINTS = 1 << 21  # iteration points evaluated at once
@@ -289,6 +289,8 @@ class _Machine:
                     self.run(chosen, env)
             case Store(buffer, indices, value):
                 self._write(buffer, self._at(buffer, indices, env), self.value(value, env))
+            case Prefetch():
+                pass
 
     def _parallel(self, var: str, extent: int, body: Stmt, env: Env) -> None:
         self.writers = {b: np.full(b.shape, _NOBODY) for b in self.common}

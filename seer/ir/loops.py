@@ -7,6 +7,7 @@ The whole grammar:
          | Let(var, value, body)               a name for an index value
          | If(cond, then, orelse)              scalar condition; orelse may be None
          | Store(buffer, indices, value)       one element (or one vector, in a VECTORIZED loop)
+         | Prefetch(buffer, indices, ahead)    hint: what lies `ahead` elements on is needed soon
          | Sync()                              GPU: every thread of the block comes here before any goes on
          | Exchange(buffer, indices, value, mask)   GPU: buffer[indices] = what thread `this ^ mask` has
                                                as `value`; all threads of the warp come here together
@@ -136,6 +137,15 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """A hint to bring near what lies `ahead` elements after `buffer[indices]`; that may be beyond the end."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sync:
     """All threads of a GPU block meet; what they stored in shared memory is seen by all."""
 
@@ -195,7 +205,7 @@ class WaitForCopies:
     pending: int
 
 
-Stmt = Union[Seq, For, Let, If, Store, Sync, Exchange, Mma, StartCopy, CommitCopies, WaitForCopies]
+Stmt = Union[Seq, For, Let, If, Store, Prefetch, Sync, Exchange, Mma, StartCopy, CommitCopies, WaitForCopies]
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +245,9 @@ def sub_stmts(s: Stmt) -> tuple[Stmt, ...]:
             return (body,)
         case If(_, then, orelse):
             return (then,) if orelse is None else (then, orelse)
-        case Store() | Sync() | Exchange() | Mma() | StartCopy() | CommitCopies() | WaitForCopies():
+        case Store() | Prefetch() | Sync() | Exchange() | Mma() | StartCopy():
+            return ()
+        case CommitCopies() | WaitForCopies():
             return ()
 
 
@@ -259,6 +271,8 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return If(fn(cond), map_exprs(then, fn), None if orelse is None else map_exprs(orelse, fn))
         case Store(buffer, indices, value):
             return Store(buffer, tuple(fn(i) for i in indices), fn(value))
+        case Prefetch(buffer, indices, ahead):
+            return Prefetch(buffer, tuple(fn(i) for i in indices), ahead)
         case Exchange(buffer, indices, value, mask):
             return Exchange(buffer, tuple(fn(i) for i in indices), fn(value), mask)
         case Mma(acc, at, a, a_at, b, b_at):

@@ -15,6 +15,7 @@ from seer.ir.loops import (
     LoopKind,
     LoopProgram,
     Mma,
+    Prefetch,
     Scope,
     Seq,
     StartCopy,
@@ -71,6 +72,8 @@ def print_stmt(s: Stmt) -> Iterator[str]:
                 yield from _indented(orelse)
         case Store(buffer, indices, value):
             yield f"{buffer.name}[{', '.join(map(expr_text, indices))}] = {expr_text(value)}"
+        case Prefetch(buffer, indices, ahead):
+            yield f"prefetch {buffer.name}[{', '.join(map(expr_text, indices))}] + {ahead}"
         case Exchange(buffer, indices, value, mask):
             at = ", ".join(map(expr_text, indices))
             yield f"{buffer.name}[{at}] = {expr_text(value)} of thread ^ {mask}"

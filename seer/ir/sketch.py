@@ -67,13 +67,17 @@ class Loop:
     level: int
 
 
+PREFETCHED = 2  # the value of a Pack's param
+
+
 @dataclass(frozen=True, slots=True)
 class Pack:
     """A tensor that a nest may read from a copy laid out in the order of its loops.
 
     `loops` are the loops that the tensor's indices depend on, outer to inner: the dimensions of
     the copy. `dims[d]` is the axis that indexes dimension d of the tensor. A constant is packed
-    ahead of time, anything else by a nest of its own before. The param chooses 0 or 1.
+    ahead of time, anything else by a nest of its own before. The param's value is 0: read where it
+    lies; 1: packed; PREFETCHED: packed ahead, and asked for before it is read.
     """
 
     tensor: str

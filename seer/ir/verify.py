@@ -33,6 +33,7 @@ from seer.ir.loops import (
     LoopKind,
     LoopProgram,
     Mma,
+    Prefetch,
     Scope,
     Seq,
     StartCopy,
@@ -171,6 +172,10 @@ class _Checker:
                 self._if(s, place)
             case Store():
                 self._store(s, place)
+            case Prefetch(buffer, indices, ahead):
+                _require(place.thread is None and place.vector is None, lambda: "a prefetch by a lane")
+                _require(buffer.scope is Scope.ARG and ahead > 0, lambda: f"prefetch of {buffer!r} + {ahead}")
+                self._access(buffer, indices, "prefetch", guarded=False)
             case StartCopy(buffer, indices, value):
                 loaded = value.a if isinstance(value, Select) else value
                 _require(

@@ -6,12 +6,14 @@ axis has and how the levels interleave; the last S is the register tile.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import Var, reads
-from seer.ir.sketch import Loop, Nest, Pack, Param, Sketch, Split
-from seer.ir.tensor import Axis, ComputeOp
+from seer.ir.sketch import PREFETCHED, Loop, Nest, Pack, Param, Sketch, Split
+from seer.ir.tensor import Axis, ComputeOp, Placeholder, Tensor
 from seer.runtime.target import Target
 from seer.search import analysis
 
@@ -59,7 +61,7 @@ def tiled(
             sorted(axes, key=lambda a: a.name == vector) if kind == "S" and level == levels["S"] - 1 else axes
         )
         groups.append(tuple(Loop(a.name, level) for a in ordered if level <= len(by_axis[a.name].params)))
-    packs, pack_params = _packs(dag, stage, groups)
+    packs, pack_params = _packs(dag, stage, groups, vector, target)
     unroll = Param(f"{stage}.unroll", "unroll", choices=UNROLL_CHOICES)
     params += [unroll, *pack_params]
     run = None
@@ -103,7 +105,7 @@ def vector_axis(op: ComputeOp) -> str | None:
 
 
 def _packs(
-    dag: ComputeDAG, stage: str, groups: list[tuple[Loop, ...]]
+    dag: ComputeDAG, stage: str, groups: list[tuple[Loop, ...]], vector: str | None, target: Target
 ) -> tuple[tuple[Pack, ...], list[Param]]:
     """The tensors that may be read packed: read once, each index an axis of its own, with reuse."""
     op = dag.op(stage)
@@ -117,10 +119,20 @@ def _packs(
         if len(names) < max(len(r.indices), 2) or len(set(names)) < len(names) or not once:
             continue
         loops = tuple(x for g in groups for x in g if x.axis in names)
-        param = Param(f"{stage}.pack.{r.tensor.name}", "choice", choices=(0, 1))
+        choices: tuple[int, ...] = (0, 1)
+        if loops[-1].axis == vector and _streams(dag, r.tensor, target):
+            choices = (0, 1, PREFETCHED)
+        param = Param(f"{stage}.pack.{r.tensor.name}", "choice", choices=choices)
         packs.append(Pack(r.tensor.name, tuple(names), loops, param.name))
         params.append(param)
     return tuple(packs), params
+
+
+def _streams(dag: ComputeDAG, tensor: Tensor, target: Target) -> bool:
+    """Whether a tensor is packed ahead, and too large to be in a core's cache from call to call."""
+    is_constant = isinstance(tensor.op, Placeholder) and tensor.op.constant
+    size = math.prod(tensor.shape) * dtype_of(tensor.dtype).size_bytes
+    return is_constant and len(dag.consumers[tensor.name]) == 1 and size > target.l2_bytes
 
 
 def lanes_nest(dag: ComputeDAG, stage: str, target: Target, parallel: bool = True) -> Built:

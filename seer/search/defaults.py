@@ -11,7 +11,7 @@ import numpy as np
 from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import reads, variables
-from seer.ir.sketch import Nest, Sketch, Split
+from seer.ir.sketch import PREFETCHED, Nest, Pack, Sketch, Split
 from seer.ir.tensor import ComputeOp
 from seer.runtime.target import Target
 from seer.search.gpu_defaults import gpu_default_number, gpu_default_row
@@ -54,9 +54,19 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
             values[p.name] = p.choices[-1]
     for nest in sketch.all_nests():
         values.update(_Tiles(sketch, nest, target).choose())
+        for k in nest.packs:
+            if PREFETCHED in sketch.params[sketch.column(k.param)].choices and _uses(nest, k, values) <= 4:
+                values[k.param] = PREFETCHED
     values.update({p.name: p.choices[0] for p in sketch.params if p.kind == "tile" and p.choices})
     row: np.ndarray = sketch.canonical(sketch.row(values)[None])[0]
     return row
+
+
+def _uses(nest: Nest, pack: Pack, values: dict[str, int]) -> int:
+    """Register tiles that read the same part of a packed tensor, one after another."""
+    inner = {x.axis for x in nest.groups[-1]}
+    others = [s for s in nest.splits if s.axis in inner and s.axis not in pack.dims]
+    return math.prod(-(-s.extent // (values[s.params[-1]] if s.params else 1)) for s in others)
 
 
 def _location(choices: tuple[int, ...]) -> int:

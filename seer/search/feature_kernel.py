@@ -18,10 +18,11 @@ from typing import Any
 import numba
 import numpy as np
 
+from seer.ir.sketch import PREFETCHED
 from seer.search.feature_tables import Accesses, Loops, Nests, Packs, Tables
 
 BOUNDARIES = 6  # loop groups described, from the innermost out
-N_CONSTANTS, N_TILE, N_LOOPS, N_LANES, N_TRAFFIC, N_THREADS, N_OTHERS = 19, 10, 18, 3, 18, 4, 10
+N_CONSTANTS, N_TILE, N_LOOPS, N_LANES, N_TRAFFIC, N_THREADS, N_OTHERS = 19, 10, 18, 3, 18, 4, 11
 N_FEATURES = N_CONSTANTS + N_TILE + N_LOOPS + N_LANES + N_TRAFFIC + N_THREADS + N_OTHERS
 
 
@@ -338,11 +339,12 @@ def _threads(column: int, threads: int, rows: np.ndarray, iterations: np.ndarray
 def _copies(t: Packs, rows: np.ndarray, trips: np.ndarray, tile_bytes: np.ndarray, out: np.ndarray) -> None:
     """Packed copies and the tile buffer; out[6] holds the bytes of copies made at run time so far."""
     for p in range(len(rows)):
-        packed, packed_here, shared = 0, 0, 0
+        packed, packed_here, prefetched, shared = 0, 0, 0, 0
         for k in range(len(t.column)):
             if rows[p, t.column[k]] == 0:
                 continue
             packed += t.nest[k] == 0
+            prefetched += t.nest[k] == 0 and rows[p, t.column[k]] == PREFETCHED
             if not t.ahead[k]:
                 packed_here += t.nest[k] == 0
                 size = t.size[k]
@@ -353,6 +355,7 @@ def _copies(t: Packs, rows: np.ndarray, trips: np.ndarray, tile_bytes: np.ndarra
         out[p, 1] = packed_here
         out[p, 5] = log2(tile_bytes[p] + 1)
         out[p, 6] = shared
+        out[p, 10] = prefetched
 
 
 @_compiled

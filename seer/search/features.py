@@ -18,7 +18,7 @@ from seer.search.feature_kernel import BOUNDARIES, N_FEATURES, fill
 from seer.search.feature_tables import TAGS, expandable, tables_of
 from seer.search.gpu_features import gpu_features
 
-VERSION = 3
+VERSION = 4
 
 NAMES = (
     # the workload
@@ -73,6 +73,8 @@ NAMES = (
     "log other elements",
     "log other serial elements",
     "log other narrow elements",
+    # packed constants that are asked for ahead of their use
+    "prefetches",
 )
 assert len(NAMES) == N_FEATURES
 

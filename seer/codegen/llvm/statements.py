@@ -15,6 +15,7 @@ from seer.ir.loops import (
     If,
     Let,
     LoopKind,
+    Prefetch,
     Scope,
     Seq,
     Stmt,
@@ -48,6 +49,8 @@ class StatementEmitter(ValueEmitter):
                     self.emit(k)
             case Store():
                 self._store(s)
+            case Prefetch():
+                self._prefetch(s)
             case For():
                 self._for(s)
             case Let(var, value, body):
@@ -268,6 +271,13 @@ class StatementEmitter(ValueEmitter):
                 element = at._replace(constant=at.constant + k * at.lane, lane=0)
                 self._write(buffer, self.address(buffer, element), self.extract(v, k))
         self.versions[buffer] = self._next_version()
+
+    def _prefetch(self, s: Prefetch) -> None:
+        # Into the first level (3): what is asked for the second (2) comes later, if at all.
+        at = self.flat(s.buffer, s.indices)
+        address = self.address(s.buffer, at._replace(constant=at.constant + s.ahead))
+        self.declare("llvm.prefetch.p0", "void %s(ptr, i32, i32, i32)")
+        self.line(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 3, i32 1)")
 
     def _store_by_lane(self, s: Store) -> None:
         v = self.value(s.value)

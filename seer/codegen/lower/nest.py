@@ -7,6 +7,7 @@ from collections.abc import Callable
 from seer.codegen.lower.context import Context, Override, PackedPlace, Place
 from seer.codegen.lower.lanes import reduce_by_lanes
 from seer.codegen.lower.loops import fuse_parallel
+from seer.codegen.lower.prefetch import prefetches
 from seer.codegen.lower.region import Span, Spans, region_of
 from seer.codegen.lower.spatial import lower_spatial
 from seer.codegen.lower.tile import Accumulators, Locals, Slot, TileShape, tile_loops, versions
@@ -243,7 +244,11 @@ class NestLowering:
 
             kinds = self.unrolled(depth, shape.statements)
             start = tile(init)
-            update = self.reduce_loops(depth, kinds, lambda: tile(self.update))
+
+            def step() -> Stmt:
+                return seq(tile(self.update), *prefetches(self.ctx, self.nest, sizes, self.vars))
+
+            update = self.reduce_loops(depth, kinds, step)
             return seq(start, update, tile(done))
 
         out = versions(self.ctx, self.tile_axes(), make)
