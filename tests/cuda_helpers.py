@@ -41,10 +41,10 @@ def check(sketch: Sketch, row: np.ndarray, inputs: dict[str, np.ndarray], expect
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * scale, err_msg=worst)
 
 
-def random_rows(sketch: Sketch, count: int, seed: int) -> np.ndarray:
+def random_rows(sketch: Sketch, count: int, seed: int, target: Target = CUDA) -> np.ndarray:
     """Legal rows as the search draws them."""
-    rows = space_of(sketch, CUDA).sample(4 * count, np.random.default_rng(seed))
-    return rows[legal(sketch, rows, CUDA)][:count]
+    rows = space_of(sketch, target).sample(4 * count, np.random.default_rng(seed))
+    return rows[legal(sketch, rows, target)][:count]
 
 
 def expected_of(dag: ComputeDAG, inputs: dict[str, np.ndarray]) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from seer.dtypes import convert, is_narrow
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import all_of, call, maximum, select
 from seer.ir.tensor import MAX, SUM, Reducer, compute, placeholder, reduce_axis
@@ -222,6 +223,9 @@ def random_inputs(dag: ComputeDAG, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     out = {}
     for t in dag.inputs:
+        if is_narrow(t.dtype):
+            out[t.name] = convert(rng.standard_normal(t.shape), "float64", t.dtype)
+            continue
         if t.dtype.startswith("float"):
             out[t.name] = rng.standard_normal(t.shape).astype(t.dtype)
         else:

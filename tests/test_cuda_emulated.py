@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from cuda_batch import run
 from cuda_helpers import CUDA, expected_of, random_rows
 from programs import PROGRAMS, batch_matmul, conv, layer_norm, matmul, random_inputs, softmax
 
-from seer.codegen.cuda import CudaModule, generate
-from seer.dtypes import numpy_dtype
+from seer.codegen.cuda import generate
 from seer.errors import TargetError
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import call, cast, maximum, select
 from seer.ir.tensor import MIN, SUM, compute, placeholder, reduce_axis
-from seer.runtime.emulate import compiler, emulate
+from seer.runtime.emulate import compiler
 from seer.search.defaults import default_row
 from seer.search.rules import generate_sketches
 
@@ -31,19 +29,6 @@ DAGS: dict[str, ComputeDAG] = {
     "softmax": softmax(5, 64),
     "layer_norm": layer_norm(3, 41),
 }
-
-
-def run(module: CudaModule, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """The output of a module, on the emulator."""
-    arrays: dict[str, Any] = dict(inputs)
-    for s in module.scratch:
-        arrays[s.name] = np.full(s.size_bytes // 4, np.nan, np.float32)
-    out = module.args[-1]
-    arrays[out.name] = np.zeros(out.shape, numpy_dtype(out.dtype))
-    for x in module.launches:
-        emulate(module.source, x.name, (x.blocks,), (x.threads,), [arrays[a] for a in x.args], order="random")
-    found: np.ndarray = arrays[out.name]
-    return found
 
 
 def check(dag: ComputeDAG, rows: int) -> None:

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
+from cuda_batch import run
 from cuda_helpers import CUDA, expected_of
 from programs import layer_norm, matmul, random_inputs, softmax
 from test_cuda_codegen import row_of
-from test_cuda_emulated import run
 
 from seer.codegen.cuda import CudaModule, generate
 from seer.errors import EmulationError

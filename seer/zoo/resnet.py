@@ -30,31 +30,45 @@ def _shortcut(layers: Layers, x: Value, out: int, stride: int) -> Value:
 
 
 def _resnet(
-    name: str, block: Block, depths: Sequence[int], batch: int, image: int, classes: int, seed: int
+    name: str,
+    block: Block,
+    depths: Sequence[int],
+    batch: int,
+    image: int,
+    width: float,
+    classes: int,
+    seed: int,
 ) -> Graph:
     g = Graph(name)
     layers = Layers(g, seed)
     x = g.input((batch, 3, image, image), name="image")
-    y = layers.conv(x, 64, 7, 2).relu().max_pool(3, stride=2, padding=1)
+    first = max(round(64 * width), 1)
+    y = layers.conv(x, first, 7, 2).relu().max_pool(3, stride=2, padding=1)
     for stage, depth in enumerate(depths):
         for k in range(depth):
-            y = block(layers, y, 64 << stage, 2 if stage > 0 and k == 0 else 1)
+            y = block(layers, y, first << stage, 2 if stage > 0 and k == 0 else 1)
     y = y.global_avg_pool().flatten()
     y = layers.dense(y, classes)
     g.output(y)
     return g
 
 
-def resnet18(batch: int = 1, image: int = 224, classes: int = 1000, seed: int = 0) -> Graph:
-    """ResNet-18: (batch, 3, image, image) -> (batch, classes)."""
-    return _resnet("resnet18", _basic, (2, 2, 2, 2), batch, image, classes, seed)
+def resnet18(
+    batch: int = 1, image: int = 224, width: float = 1.0, classes: int = 1000, seed: int = 0
+) -> Graph:
+    """ResNet-18 with a width multiplier: (batch, 3, image, image) -> (batch, classes)."""
+    return _resnet("resnet18", _basic, (2, 2, 2, 2), batch, image, width, classes, seed)
 
 
-def resnet34(batch: int = 1, image: int = 224, classes: int = 1000, seed: int = 0) -> Graph:
-    """ResNet-34: (batch, 3, image, image) -> (batch, classes)."""
-    return _resnet("resnet34", _basic, (3, 4, 6, 3), batch, image, classes, seed)
+def resnet34(
+    batch: int = 1, image: int = 224, width: float = 1.0, classes: int = 1000, seed: int = 0
+) -> Graph:
+    """ResNet-34 with a width multiplier: (batch, 3, image, image) -> (batch, classes)."""
+    return _resnet("resnet34", _basic, (3, 4, 6, 3), batch, image, width, classes, seed)
 
 
-def resnet50(batch: int = 1, image: int = 224, classes: int = 1000, seed: int = 0) -> Graph:
-    """ResNet-50: (batch, 3, image, image) -> (batch, classes)."""
-    return _resnet("resnet50", _bottleneck, (3, 4, 6, 3), batch, image, classes, seed)
+def resnet50(
+    batch: int = 1, image: int = 224, width: float = 1.0, classes: int = 1000, seed: int = 0
+) -> Graph:
+    """ResNet-50 with a width multiplier: (batch, 3, image, image) -> (batch, classes)."""
+    return _resnet("resnet50", _bottleneck, (3, 4, 6, 3), batch, image, width, classes, seed)

@@ -1,0 +1,68 @@
+"""Many candidates in one translation unit, so that compilers are started once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from cuda_helpers import random_rows
+
+from seer.codegen.cuda import CudaModule, generate
+from seer.codegen.cuda.prelude import prelude
+from seer.dtypes import numpy_dtype
+from seer.ir.sketch import Sketch
+from seer.runtime.emulate import emulate
+from seer.runtime.target import Target
+from seer.search.defaults import default_row
+from seer.search.task import SearchTask
+
+Candidate = tuple[Sketch, np.ndarray]
+BATCH = 24
+_KERNEL = 'extern "C" __global__'
+
+
+def candidates_of(task: SearchTask, rows: int) -> list[Candidate]:
+    """The default row and so many random ones (or all that are drawn) of every sketch but the naive one."""
+    out = []
+    for sketch in task.sketches[1:]:
+        drawn = {r.tobytes(): r for r in random_rows(sketch, 8 * rows, 3, task.target)}
+        out += [(sketch, default_row(sketch, task.target))]
+        out += [(sketch, r) for r in list(drawn.values())[:rows]]
+    return out
+
+
+def batches(candidates: Sequence[Candidate]) -> list[Sequence[Candidate]]:
+    """Pieces of a size that a compiler takes at once."""
+    return [candidates[k : k + BATCH] for k in range(0, len(candidates), BATCH)]
+
+
+def modules_of(candidates: Sequence[Candidate], target: Target) -> list[CudaModule]:
+    """The CUDA C of each candidate; no two kernels have the same name."""
+    return [generate(sketch, row, target, f"k{n}") for n, (sketch, row) in enumerate(candidates)]
+
+
+def source_of(modules: Sequence[CudaModule]) -> str:
+    """One source for the kernels of all modules: the whole prelude once, then the kernels."""
+    kernels = [m.source[m.source.index(_KERNEL) :] for m in modules]
+    return "\n".join([prelude(True, True, True), *kernels])
+
+
+def run(module: CudaModule, inputs: dict[str, np.ndarray], source: str | None = None) -> np.ndarray:
+    """The output of a module on the emulator, every access watched, threads in a random order.
+
+    Args:
+        module: what to run.
+        inputs: the arrays it reads.
+        source: where its kernels are, if that is not its own source.
+    """
+    arrays: dict[str, Any] = dict(inputs)
+    for s in module.scratch:
+        arrays[s.name] = np.full(s.size_bytes // 4, np.nan, np.float32)
+    out = module.args[-1]
+    arrays[out.name] = np.zeros(out.shape, numpy_dtype(out.dtype))
+    for x in module.launches:
+        values = [arrays[a] for a in x.args]
+        emulate(source or module.source, x.name, (x.blocks,), (x.threads,), values, order="random")
+    found: np.ndarray = arrays[out.name]
+    return found
