@@ -112,8 +112,8 @@ Feed = Mapping[str, Any]
 def _seer(name: str, feed: Feed, args: argparse.Namespace) -> Callable[[], Any]:
     import seer
 
-    graph = seer.zoo.get(name, batch=args.batch)
-    model = seer.compile(graph, f"llvm -threads={args.threads}", args.records)
+    # The model's description is let go, as the others' are when they have read their files.
+    model = seer.compile(seer.zoo.get(name, batch=args.batch), f"llvm -threads={args.threads}", args.records)
     return lambda: model(**feed)
 
 

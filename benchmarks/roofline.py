@@ -24,8 +24,8 @@ import numpy as np
 
 import seer
 from benchmarks.report import Row, table, write_json
+from seer import memory
 from seer.codegen.build import compile_module
-from seer.runtime import memory
 from seer.runtime.loader import Engine, load_objects
 from seer.runtime.target import Target
 

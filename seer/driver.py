@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from seer import flags
+from seer import flags, memory
 from seer.backends import Backend, Model, backend_of
 from seer.codegen.model_plan import KernelLike, plan_model
 from seer.errors import BuildError, ScheduleError, UserError
@@ -23,7 +23,6 @@ from seer.graph.partition import partition, weight_bytes
 from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Sketch
-from seer.progress import Display
 from seer.runtime.measure import Measurer
 from seer.runtime.records import Records
 from seer.runtime.target import Target
@@ -46,6 +45,8 @@ class Builder(Protocol[Built]):
 
 
 _log = logging.getLogger("seer")
+
+LARGE_BYTES = 8 << 20  # of constants, so that freeing them at once is worth some milliseconds
 
 
 def compile(
@@ -84,7 +85,15 @@ def compile(
         candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
     kernels = build_kernels(candidates, chosen)
     plan = plan_model(graph, parts, [kernels[s.dag.workload_key] for s in parts.subgraphs])
-    return backend.load(plan, chosen)
+    # From here on only the plan holds the constants, if the caller has let the graph go: they are freed
+    # one by one while the model takes them.
+    del model, graph, parts, dags, candidates, kernels
+    if plan.constant_bytes >= LARGE_BYTES:
+        memory.give_back()
+    loaded = backend.load(plan, chosen)
+    if plan.constant_bytes >= LARGE_BYTES:
+        memory.give_back()
+    return loaded
 
 
 def tune(
@@ -318,6 +327,8 @@ def _display(progress: bool | Callback) -> Iterator[Callback]:
     if callable(progress):
         yield progress
     elif progress:
+        from seer.progress import Display  # imports rich, which only this needs
+
         with Display() as display:
             yield display
     else:

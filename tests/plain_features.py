@@ -21,8 +21,7 @@ from seer.ir.loops import Buffer, LoopKind, LoopProgram, Prefetch, Scope, walk_s
 from seer.ir.sketch import Loop, Nest, Sketch
 from seer.runtime.target import Target
 from seer.search.builders import naive_sketch
-from seer.search.feature_kernel import BOUNDARIES
-from seer.search.feature_tables import main_nest, structure_features, workload_features
+from seer.search.feature_tables import BOUNDARIES, main_nest, structure_features, workload_features
 
 Part = tuple[Site, tuple[Expr, ...]]  # a statement, and indices of something in it
 

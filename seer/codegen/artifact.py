@@ -34,8 +34,10 @@ class PackSpec:
         if self.derivation is not None:
             array = self.derivation.apply(array)
         pad = [(0, math.prod(s) - n) for s, n in zip(self.splits, array.shape, strict=True)]
+        if any(n for _, n in pad):  # else it would only be a copy
+            array = np.pad(array, pad)
         flat = [f for s in self.splits for f in s]
-        return np.ascontiguousarray(np.pad(array, pad).reshape(flat).transpose(self.order))
+        return np.ascontiguousarray(array.reshape(flat).transpose(self.order))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-
 from seer.codegen.artifact import ArgSpec, PackSpec
 from seer.codegen.memory_plan import Lifetime, plan_memory
 from seer.codegen.model_entry import Copy, KernelCall, Slot, Step
-from seer.dtypes import numpy_dtype
+from seer.codegen.weights import Weight, Weights
 from seer.graph.graph import Graph, Value
 from seer.graph.partition import Partition
 
@@ -38,7 +36,7 @@ class ModelPlan(Generic[KernelT]):
     """Everything that a compiled model consists of, but for the linked code.
 
     Attributes:
-        constants: the weights, C-contiguous and packed as the kernels read them.
+        constants: the weights; whoever loads the plan takes them.
         steps: kernel calls and copies, in the order of execution.
         arena_bytes: intermediate arrays; the kernels' scratch comes after them.
         artifacts: each distinct kernel once.
@@ -47,7 +45,7 @@ class ModelPlan(Generic[KernelT]):
     name: str
     inputs: tuple[ArgSpec, ...]
     outputs: tuple[ArgSpec, ...]
-    constants: tuple[np.ndarray, ...]
+    constants: Weights
     steps: tuple[Step, ...]
     arena_bytes: int
     artifacts: tuple[KernelT, ...]
@@ -59,7 +57,7 @@ class ModelPlan(Generic[KernelT]):
     @property
     def constant_bytes(self) -> int:
         """Bytes of all weights, as packed."""
-        return sum(c.nbytes for c in self.constants)
+        return sum(self.constants.sizes)
 
 
 def plan_model(graph: Graph, partition: Partition, kernels: Sequence[KernelT]) -> ModelPlan[KernelT]:
@@ -83,7 +81,7 @@ def plan_model(graph: Graph, partition: Partition, kernels: Sequence[KernelT]) -
         name=graph.name,
         inputs=tuple(_spec(v) for v in graph.inputs),
         outputs=tuple(_spec(v) for v in graph.outputs),
-        constants=tuple(layout.constants.arrays),
+        constants=Weights(layout.constants.weights),
         steps=tuple(steps),
         arena_bytes=layout.arena_bytes,
         artifacts=tuple({a.name: a for a in kernels}.values()),
@@ -98,16 +96,14 @@ def _spec(v: Value) -> ArgSpec:
 class _Constants:
     """The table of weights; one entry per value and packing."""
 
-    arrays: list[np.ndarray] = field(default_factory=list)
+    weights: list[Weight] = field(default_factory=list)
     _index: dict[tuple[Value, PackSpec | None], int] = field(default_factory=dict)
 
     def slot(self, value: Value, spec: ArgSpec) -> Slot:
         key = (value, spec.pack)
         if key not in self._index:
-            array = np.asarray(value.node.attrs["value"], dtype=numpy_dtype(spec.dtype)).reshape(spec.shape)
-            packed = np.ascontiguousarray(array) if spec.pack is None else spec.pack.apply(array)
-            self._index[key] = len(self.arrays)
-            self.arrays.append(packed)
+            self._index[key] = len(self.weights)
+            self.weights.append(Weight(value.node.attrs["value"], spec))
         return Slot("constants", self._index[key])
 
 

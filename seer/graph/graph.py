@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from seer import memory
 from seer.dtypes import dtype as dtype_of
 from seer.dtypes import is_narrow, numpy_dtype
 from seer.errors import GraphError, SeerError
 from seer.graph import ops  # noqa: F401  (registers the operators)
+from seer.graph.pending import Constant, Pending
 from seer.graph.registry import bind, op_def, op_names
 
 # Operators that take 16-bit floats: they compute nothing.
@@ -33,7 +35,7 @@ class Node:
 
     Attributes:
         op: the operator's name; "input" and "constant" for the leaves.
-        attrs: normalised attributes; a constant's array is attrs["value"].
+        attrs: normalised attributes; a constant's array (or Pending) is attrs["value"].
         name: unique in the graph.
     """
 
@@ -145,21 +147,27 @@ class Graph:
         self.inputs.append(value)
         return value
 
-    def constant(self, array: Any, name: str | None = None, dtype: str | None = None) -> Value:
+    def constant(
+        self, array: Any, name: str | None = None, dtype: str | None = None, copy: bool = True
+    ) -> Value:
         """A constant; the array is copied. Python floats become float32.
 
         `dtype` tells how the array's bits are to be read, where that is not what NumPy says: uint16
-        for "bfloat16".
+        for "bfloat16". Without `copy` the array is handed over: nothing may write to it from then on.
         """
         if isinstance(array, float):
             array = np.float32(array)
-        value = np.array(array, order="C")
+        if isinstance(array, Pending):
+            value: Constant = array
+        else:
+            value = memory.kept(np.asarray(array)) if copy else np.asarray(array)
         if value.dtype == object:
             raise GraphError(f"constant {name or ''}: not an array of numbers: {array!r}")
         dtype = dtype_of(value.dtype if dtype is None else dtype).name
         if value.dtype != numpy_dtype(dtype):
             raise GraphError(f"constant {name or ''}: {dtype} is not kept in an array of {value.dtype}")
-        value.setflags(write=False)
+        if isinstance(value, np.ndarray):
+            value.setflags(write=False)
         return self._add("constant", (), {"value": value}, name, value.shape, dtype)
 
     def output(self, *values: Value) -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 
 from seer import flags
-from seer.dtypes import NARROW, convert
+from seer.dtypes import NARROW, convert, numpy_dtype
 from seer.errors import UserError
 from seer.graph.graph import Graph, Value
 from seer.graph.partition import VIEWS, partition
 from seer.graph.passes.rewrite import copy
+from seer.graph.pending import later
 
 MIN_WEIGHTS = 1024  # elements of a constant worth narrowing
 # Bytes of an array between kernels that is worth narrowing: smaller ones stay in a core's cache,
@@ -91,7 +92,13 @@ class _Narrower:
 
     def _value(self, v: Value) -> Value:
         if _is_weight(v) and v not in self.outputs:
-            return self.new.constant(convert(v.node.attrs["value"], v.dtype, self.dtype), v.name, self.dtype)
+            stored = later(
+                v.node.attrs["value"],
+                lambda a: convert(a, v.dtype, self.dtype),
+                v.shape,
+                numpy_dtype(self.dtype),
+            )
+            return self.new.constant(stored, v.name, self.dtype)
         if v.node.op in VIEWS or v.node.op in _LOOK_UPS:
             inputs = tuple(self.done[i] for i in v.node.inputs)
             if inputs[0].dtype == self.dtype and v in self.outputs:  # the host sees float32

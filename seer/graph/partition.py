@@ -8,13 +8,15 @@ Reshapes are no kernels at all: they name the same memory.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import networkx as nx
+import numpy as np
 
 from seer import flags
 from seer.dtypes import dtype as dtype_of
@@ -136,17 +138,28 @@ class _Groups:
             self.group[m] = members
 
     def in_order(self) -> list[list[Value]]:
-        """The groups, each after those whose values it reads."""
-        g = nx.DiGraph()
+        """The groups, each after those whose values it reads; of those that are ready, the first made."""
         first = {v: self.order[self.group[v][0]] for v in self.computed}
+        readers: dict[int, set[int]] = {k: set() for k in first.values()}
         for v in self.computed:
-            g.add_node(first[v])
             for i in v.node.inputs:
                 while i in self.aliases:
                     i = self.aliases[i]
                 if i in first and first[i] != first[v]:
-                    g.add_edge(first[i], first[v])
-        return [self.group[self.computed[k]] for k in nx.lexicographical_topological_sort(g)]
+                    readers[first[i]].add(first[v])
+        waits_for = Counter(k for ks in readers.values() for k in ks)
+        ready = [k for k in readers if not waits_for[k]]
+        heapq.heapify(ready)
+        out = []
+        while ready:
+            k = heapq.heappop(ready)
+            out.append(self.group[self.computed[k]])
+            for reader in readers[k]:
+                waits_for[reader] -= 1
+                if not waits_for[reader]:
+                    heapq.heappush(ready, reader)
+        assert len(out) == len(readers), "kernels wait for each other"
+        return out
 
 
 def _subgraph(members: list[Value]) -> Subgraph:
@@ -182,4 +195,4 @@ def _scalar(v: Value) -> Const | None:
     """The number that a constant of rank 0 is: it becomes part of the code."""
     if v.node.op != "constant" or v.shape:
         return None
-    return Const(v.node.attrs["value"].item(), v.dtype)
+    return Const(np.asarray(v.node.attrs["value"]).item(), v.dtype)

@@ -32,7 +32,7 @@ def run(graph: Graph, inputs: Mapping[str, np.ndarray], precise: bool = False) -
                 found = "nothing" if a is None else f"{a.dtype}{list(a.shape)}"
                 raise UserError(f"input {v.name} must be {v.dtype}{list(v.shape)}, given {found}")
         elif v.node.op == "constant":
-            a = v.node.attrs["value"]
+            a = np.asarray(v.node.attrs["value"])
         else:
             with np.errstate(all="ignore"):
                 out = op_def(v.node.op).reference([arrays[i] for i in v.node.inputs], v.node.attrs)

@@ -80,6 +80,8 @@ def _one(dtype: str) -> float | int:
 
 
 # Module-level functions, not lambdas: reducers travel to worker processes by pickle.
+_PIECE = 1 << 18  # elements of a derived constant that are computed at a time
+
 SUM = Reducer("sum", _sum, _zero)
 PROD = Reducer("prod", _prod, _one)
 MAX = Reducer("max", _max, _lowest)
@@ -101,12 +103,25 @@ class Derivation:
     shape: tuple[int, ...]
 
     def apply(self, array: np.ndarray) -> np.ndarray:
-        """The constant, computed in float64 and rounded once."""
+        """The constant, computed in float64 and rounded once; piece by piece, as float64 takes room."""
+        sizes = [n if m is None else len(m) for n, m in zip(self.source, self.matrices, strict=True)]
+        out = np.empty(sizes, array.dtype)
+        along = next((d for d, m in enumerate(self.matrices) if m is None), None)
+        if along is None:
+            out[...] = self._multiplied(array)
+            return out.reshape(self.shape)
+        step = max(1, _PIECE * sizes[along] // max(1, out.size))
+        for start in range(0, sizes[along], step):
+            here = (slice(None),) * along + (slice(start, start + step),)
+            out[here] = self._multiplied(array[here])
+        return out.reshape(self.shape)
+
+    def _multiplied(self, array: np.ndarray) -> np.ndarray:
         out = array.astype(np.float64)
         for d, m in enumerate(self.matrices):
             if m is not None:
                 out = np.moveaxis(np.tensordot(np.array(m), out, axes=(1, d)), 0, d)
-        return np.ascontiguousarray(out.reshape(self.shape), dtype=array.dtype)
+        return out
 
 
 @dataclass(frozen=True, slots=True)

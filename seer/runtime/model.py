@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from seer import memory
 from seer.codegen.artifact import Artifact
 from seer.codegen.build import compile_module
+from seer.codegen.memory_plan import align
 from seer.codegen.model_entry import model_entry
 from seer.codegen.model_plan import ModelPlan
+from seer.codegen.weights import Weights
 from seer.dtypes import numpy_dtype
 from seer.errors import UserError
 from seer.flags import debug
-from seer.runtime import memory
 from seer.runtime.binding import bind_inputs, describe
 from seer.runtime.loader import load_objects
 from seer.runtime.target import Target
@@ -53,7 +55,7 @@ class CompiledModel:
         self.target = target
         self.num_threads = target.num_threads
         self._plan = plan
-        self._constants = [memory.aligned(c) for c in plan.constants]
+        self._constants = _laid_out(plan.constants)
         self._constant_table = _pointer_table(self._constants)
         self._arenas = _ArenaPool()
         text = model_entry(_ENTRY, plan.steps, scratch_offset=plan.arena_bytes)
@@ -119,6 +121,20 @@ class CompiledModel:
             f"weights {self.constant_bytes / 2**20:.1f} MiB, arena {self.arena_bytes / 2**20:.1f} MiB, "
             f"{self.num_threads} threads)"
         )
+
+
+def _laid_out(weights: Weights) -> list[np.ndarray]:
+    """Every constant as the kernels read it, most of them in one block.
+
+    What needs no packing stays where it is, shared with the graph while there is one.
+    """
+    block = memory.Block(sum(map(align, weights.sizes)))
+    out = []
+    for weight in weights.take():
+        array = weight.array()
+        stays = weight.is_plain and memory.is_aligned(array)
+        out.append(array if stays else block.copy(array))
+    return out
 
 
 class _ArenaPool:

@@ -8,12 +8,12 @@ other weights are, by the threads that the kernel itself uses (so they are awake
 
 from __future__ import annotations
 
+from seer import memory
 from seer.codegen.artifact import ArgSpec, Artifact
 from seer.codegen.build import compile_module
 from seer.codegen.llvm import emit, scratch_layout
 from seer.ir.expr import Expr, Load, Var, as_expr, binary
 from seer.ir.loops import Buffer, For, LoopKind, LoopProgram, Scope, Store, seq
-from seer.runtime import memory
 from seer.runtime.kernel import Kernel
 from seer.runtime.target import Target
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from seer import memory
 from seer.codegen.artifact import ArgSpec, Artifact, PackSpec
 from seer.dtypes import convert, is_narrow, numpy_dtype
 from seer.ir.tensor import Derivation
-from seer.runtime import memory
 from seer.runtime.kernel import Kernel
 
 GUARD_BYTES = 4096

@@ -19,11 +19,20 @@ import numba
 import numpy as np
 
 from seer.ir.sketch import PREFETCHED
-from seer.search.feature_tables import Accesses, Loops, Nests, Packs, Tables
-
-BOUNDARIES = 6  # loop groups described, from the innermost out
-N_CONSTANTS, N_TILE, N_LOOPS, N_LANES, N_TRAFFIC, N_THREADS, N_OTHERS = 19, 10, 18, 3, 18, 4, 11
-N_FEATURES = N_CONSTANTS + N_TILE + N_LOOPS + N_LANES + N_TRAFFIC + N_THREADS + N_OTHERS
+from seer.search.feature_tables import (
+    BOUNDARIES,
+    N_CONSTANTS,
+    N_LANES,
+    N_LOOPS,
+    N_THREADS,
+    N_TILE,
+    N_TRAFFIC,
+    Accesses,
+    Loops,
+    Nests,
+    Packs,
+    Tables,
+)
 
 
 def _compiled(function: Any) -> Any:

@@ -24,6 +24,9 @@ from seer.search import analysis
 
 TAGS = ("matmul", "conv2d", "depthwise_conv2d", "softmax", "pool", "elementwise")
 SAME, NEIGHBOURS, APART = 0, 1, 2  # where the lanes of one vector load lie
+BOUNDARIES = 6  # loop groups described, from the innermost out
+N_CONSTANTS, N_TILE, N_LOOPS, N_LANES, N_TRAFFIC, N_THREADS, N_OTHERS = 19, 10, 18, 3, 18, 4, 11
+N_FEATURES = N_CONSTANTS + N_TILE + N_LOOPS + N_LANES + N_TRAFFIC + N_THREADS + N_OTHERS
 NOWHERE = -2  # no location: a tensor that is no attached producer
 
 

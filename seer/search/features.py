@@ -14,8 +14,7 @@ import numpy as np
 
 from seer.ir.sketch import INLINE, Sketch
 from seer.runtime.target import Target
-from seer.search.feature_kernel import BOUNDARIES, N_FEATURES, fill
-from seer.search.feature_tables import TAGS, expandable, tables_of
+from seer.search.feature_tables import BOUNDARIES, N_FEATURES, TAGS, expandable, tables_of
 from seer.search.gpu_features import gpu_features
 
 VERSION = 4
@@ -86,6 +85,8 @@ def features(sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
     """
     if target.gpu is not None:
         return gpu_features(sketch, rows, target)
+    from seer.search.feature_kernel import fill  # imports numba, which only a search needs
+
     out = np.empty((len(rows), N_FEATURES), dtype=np.float32)
     rows = np.ascontiguousarray(rows)
     stages = expandable(sketch)

@@ -16,7 +16,10 @@ class Layers:
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0) -> np.ndarray:
         """float32 numbers from a normal distribution."""
-        return (self.rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)) + np.float32(mean)
+        out = self.rng.standard_normal(shape, dtype=np.float32)
+        out *= np.float32(scale)
+        out += np.float32(mean)
+        return out
 
     def conv(self, x: Value, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Value:
         """A convolution padded to keep the size (divided by the stride), and its batch_norm."""

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from seer.graph.graph import Graph, Value
-from seer.graph.passes.rewrite import constant_of, copy, make
+from seer.graph.passes.rewrite import constant_of, copy, is_constant, make
+from seer.graph.pending import Constant, later, transposed
 from seer.graph.registry import op_def
 
 TO_LAST = (0, 2, 3, 1)
@@ -85,17 +86,16 @@ class _Rewriter:
         if v.node.op != "dense" or v.node.inputs[0] not in self.flat:
             return None
         x, w, *bias = v.node.inputs
-        weights = constant_of(w)
-        if weights is None:
+        if not is_constant(w):
             return None
         image = self.flat[x]
-        rows = np.arange(len(weights)).reshape(image.shape[1:]).transpose(1, 2, 0).ravel()
+        rows = np.arange(w.shape[0]).reshape(image.shape[1:]).transpose(1, 2, 0).ravel()
         row = self.new.apply("reshape", self.as_last(image), x.shape)
-        moved = self.constant(weights[rows], w.name)
+        moved = self.constant(later(w.node.attrs["value"], lambda a: a[rows], w.shape), w.name)
         return self.new.apply("dense", row, moved, *map(self.as_plain, bias), name=v.name)
 
-    def constant(self, array: np.ndarray, name: str) -> Value:
-        return self.new.constant(np.ascontiguousarray(array), f"{name}_last{len(self.new.nodes)}")
+    def constant(self, value: Constant, name: str) -> Value:
+        return self.new.constant(value, f"{name}_last{len(self.new.nodes)}")
 
 
 def op_def_is_elementwise(v: Value) -> bool:
@@ -110,16 +110,16 @@ Rule = Callable[[_Rewriter, Value, str], Value | None]
 
 def _conv(r: _Rewriter, v: Value, name: str) -> Value | None:
     x, w = v.node.inputs
-    kernel = constant_of(w)
-    if kernel is None:
+    if not is_constant(w):
         return None
+    kernel: Constant = w.node.attrs["value"]
     attrs = dict(v.node.attrs)
-    ci, co = x.shape[1], kernel.shape[0]
+    ci, co = x.shape[1], w.shape[0]
     if attrs["groups"] == ci == co and ci > 1:
         del attrs["groups"]
-        weights = r.constant(kernel[:, 0].transpose(1, 2, 0), w.name)
+        weights = r.constant(later(kernel, lambda a: a[:, 0].transpose(1, 2, 0), (*w.shape[2:], co)), w.name)
         return r.new.apply("depthwise_conv2d_nhwc", r.as_last(x), weights, name=name, **attrs)
-    weights = r.constant(kernel.transpose(2, 3, 1, 0), w.name)
+    weights = r.constant(transposed(kernel, (2, 3, 1, 0)), w.name)
     return r.new.apply("conv2d_nhwc", r.as_last(x), weights, name=name, **attrs)
 
 

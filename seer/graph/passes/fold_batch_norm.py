@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from seer.dtypes import numpy_dtype
 from seer.graph.graph import Graph, Value
-from seer.graph.passes.rewrite import constant_of, reader_counts, rebuild
+from seer.graph.passes.rewrite import constant_of, is_constant, reader_counts, rebuild
+from seer.graph.pending import later
 
 
 def fold_batch_norm(graph: Graph) -> Graph:
@@ -34,14 +36,14 @@ def fold_batch_norm(graph: Graph) -> Graph:
 
 
 def _is_known(v: Value) -> bool:
-    return all(constant_of(i) is not None for i in v.node.inputs[1:])
+    return all(map(is_constant, v.node.inputs[1:]))
 
 
 def _can_take(v: Value, counts: dict[Value, int]) -> bool:
     """Whether the normalised value is a convolution with constant weights that nothing else reads."""
     before = v.node.inputs[0]
     axis = {"conv2d": 1, "dense": len(v.shape) - 1}.get(before.node.op)
-    constant = all(constant_of(w) is not None for w in before.node.inputs[1:])
+    constant = all(map(is_constant, before.node.inputs[1:]))
     return axis == v.node.attrs["axis"] and counts[before] == 1 and constant
 
 
@@ -54,11 +56,19 @@ def _affine(v: Value) -> tuple[np.ndarray, np.ndarray]:
 
 def _fold(new: Graph, conv: Value, norm: Value, inputs: tuple[Value, ...]) -> Value:
     scale, shift = _affine(norm)
-    weights = np.asarray(constant_of(conv.node.inputs[1]), np.float64)
-    is_conv = conv.node.op == "conv2d"
-    weights = weights * (scale[:, None, None, None] if is_conv else scale)
+    weights = conv.node.inputs[1]
+    factor = scale[:, None, None, None] if conv.node.op == "conv2d" else scale
+    dtype = numpy_dtype(conv.dtype)
+
+    def scaled(array: np.ndarray) -> np.ndarray:
+        """In float64 and rounded once, without a whole copy in float64."""
+        out = np.empty(array.shape, dtype)
+        np.multiply(array, factor, out=out, dtype=np.float64, casting="unsafe")
+        return out
+
     if len(inputs) > 2:
         shift = shift + scale * constant_of(conv.node.inputs[2])
-    w = new.constant(weights.astype(conv.dtype), f"{conv.node.inputs[1].name}_folded_{conv.name}")
+    folded = later(weights.node.attrs["value"], scaled, weights.shape, dtype)
+    w = new.constant(folded, f"{weights.name}_folded_{conv.name}")
     b = new.constant(shift.astype(conv.dtype), f"{conv.name}_shift")
     return new.apply(conv.node.op, inputs[0], w, b, name=norm.name, **conv.node.attrs)

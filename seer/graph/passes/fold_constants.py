@@ -6,7 +6,7 @@ import numpy as np
 
 from seer.dtypes import numpy_dtype
 from seer.graph.graph import Graph, Value
-from seer.graph.passes.rewrite import constant_of, rebuild
+from seer.graph.passes.rewrite import is_constant, rebuild
 from seer.graph.registry import op_def
 
 MAX_GROWTH = 4  # a result that is this much larger than its inputs is made at run time
@@ -16,13 +16,13 @@ def fold_constants(graph: Graph) -> Graph:
     """Evaluate operators whose inputs are all constants by their NumPy reference."""
 
     def rule(new: Graph, v: Value, inputs: tuple[Value, ...]) -> Value | None:
-        arrays = [constant_of(i) for i in inputs]
-        if not arrays or any(a is None for a in arrays):
+        if not inputs or not all(map(is_constant, inputs)):
             return None
+        arrays = [np.asarray(i.node.attrs["value"]) for i in inputs]
         if np.prod(v.shape) > MAX_GROWTH * max(1024, sum(a.size for a in arrays)):
             return None
         with np.errstate(all="ignore"):
             out = op_def(v.node.op).reference(arrays, v.node.attrs)
-        return new.constant(np.asarray(out, numpy_dtype(v.dtype)), v.name, v.dtype)
+        return new.constant(np.asarray(out, numpy_dtype(v.dtype)), v.name, v.dtype, copy=False)
 
     return rebuild(graph, rule)

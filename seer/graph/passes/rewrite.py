@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from seer.graph.graph import Graph, Value
 
 # Given the new graph, an old value and its new inputs: the new value, or None to copy the node.
@@ -33,7 +35,7 @@ def copy(new: Graph, v: Value, inputs: tuple[Value, ...], **attrs: Any) -> Value
     if v.node.op == "input":
         return new.input(v.shape, v.dtype, v.name)
     if v.node.op == "constant":
-        return new.constant(v.node.attrs["value"], v.name, v.dtype)
+        return new.constant(v.node.attrs["value"], v.name, v.dtype, copy=False)
     return make(new, v.node.op, inputs, {**v.node.attrs, **attrs}, v.name)
 
 
@@ -44,9 +46,14 @@ def make(new: Graph, op: str, inputs: tuple[Value, ...], attrs: Mapping[str, Any
     return new.apply(op, *inputs, name=name, **attrs)
 
 
-def constant_of(v: Value) -> Any:
+def constant_of(v: Value) -> np.ndarray | None:
     """The array of a constant value, or None."""
-    return v.node.attrs["value"] if v.node.op == "constant" else None
+    return np.asarray(v.node.attrs["value"]) if v.node.op == "constant" else None
+
+
+def is_constant(v: Value) -> bool:
+    """Whether a value is known when a model is compiled."""
+    return v.node.op == "constant"
 
 
 def reader_counts(graph: Graph) -> dict[Value, int]:

@@ -52,10 +52,10 @@ class CudaModel:
         self._tables = {
             "inputs": [device.alloc(s.size_bytes) for s in plan.inputs],
             "outputs": [device.alloc(s.size_bytes) for s in plan.outputs],
-            "constants": [device.alloc(c.nbytes) for c in plan.constants],
+            "constants": [device.alloc(n) for n in plan.constants.sizes],
         }
-        for memory, constant in zip(self._tables["constants"], plan.constants, strict=True):
-            device.write(memory, constant)
+        for memory, weight in zip(self._tables["constants"], plan.constants.take(), strict=True):
+            device.write(memory, weight.array())
         kernels = {k.name: LoadedKernel(device, k) for k in plan.artifacts}
         self._steps = [
             self._bind_copy(s) if isinstance(s, Copy) else self._bind_call(s, kernels[s.symbol])
