@@ -23,6 +23,7 @@ from seer.graph.partition import partition, weight_bytes
 from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Sketch
+from seer.progress import Display
 from seer.runtime.measure import Measurer
 from seer.runtime.records import Records
 from seer.runtime.target import Target
@@ -327,8 +328,6 @@ def _display(progress: bool | Callback) -> Iterator[Callback]:
     if callable(progress):
         yield progress
     elif progress:
-        from seer.progress import Display  # imports rich, which only this needs
-
         with Display() as display:
             yield display
     else:

@@ -17,6 +17,7 @@ LAYERS = {
     "seer.errors": 0,
     "seer.dtypes": 0,
     "seer.flags": 0,
+    "seer.memory": 0.5,
     "seer.version": 0,
     "seer.ir": 1,
     "seer.runtime.gpu": 2,

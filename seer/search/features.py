@@ -10,6 +10,8 @@ serves small and large kernels.
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 
 from seer.ir.sketch import INLINE, Sketch
@@ -85,8 +87,8 @@ def features(sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
     """
     if target.gpu is not None:
         return gpu_features(sketch, rows, target)
-    from seer.search.feature_kernel import fill  # imports numba, which only a search needs
-
+    # It imports numba, which takes time and memory that compiling a model can do without.
+    fill = importlib.import_module("seer.search.feature_kernel").fill
     out = np.empty((len(rows), N_FEATURES), dtype=np.float32)
     rows = np.ascontiguousarray(rows)
     stages = expandable(sketch)
