@@ -44,17 +44,16 @@ def kept(array: np.ndarray) -> np.ndarray:
 
 
 class Block:
-    """One piece of memory that arrays are copied into, side by side."""
+    """One piece of memory that arrays lie in, side by side."""
 
     def __init__(self, size_bytes: int) -> None:
         self._left = empty((size_bytes,), "uint8")
 
-    def copy(self, array: np.ndarray) -> np.ndarray:
-        """A copy of an array, which takes its bytes rounded up to a multiple of ALIGNMENT."""
-        here, self._left = np.split(self._left, [-(-array.nbytes // ALIGNMENT) * ALIGNMENT])
-        out = here[: array.nbytes].view(array.dtype).reshape(array.shape)
-        out[...] = array
-        return out
+    def take(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """An uninitialised array, which takes its bytes rounded up to a multiple of ALIGNMENT."""
+        size = math.prod(shape) * numpy_dtype(dtype).itemsize
+        here, self._left = np.split(self._left, [-(-size // ALIGNMENT) * ALIGNMENT])
+        return here[:size].view(numpy_dtype(dtype)).reshape(shape)
 
 
 def is_aligned(array: np.ndarray) -> bool:

@@ -31,13 +31,19 @@ class PackSpec:
 
     def apply(self, array: np.ndarray) -> np.ndarray:
         """The packed copy, C-contiguous, of shape `self.shape`."""
+        out = np.empty(self.shape, array.dtype)
+        self.write(array, out)
+        return out
+
+    def write(self, array: np.ndarray, out: np.ndarray) -> None:
+        """Pack an array into `out`, of shape `self.shape`."""
         if self.derivation is not None:
             array = self.derivation.apply(array)
         pad = [(0, math.prod(s) - n) for s, n in zip(self.splits, array.shape, strict=True)]
         if any(n for _, n in pad):  # else it would only be a copy
             array = np.pad(array, pad)
         flat = [f for s in self.splits for f in s]
-        return np.ascontiguousarray(array.reshape(flat).transpose(self.order))
+        out[...] = array.reshape(flat).transpose(self.order)
 
 
 @dataclass(frozen=True, slots=True)

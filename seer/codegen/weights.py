@@ -24,10 +24,26 @@ class Weight:
         """Whether there is nothing to compute and nothing to pack."""
         return self.spec.pack is None and isinstance(self.value, np.ndarray)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape as the kernel reads it."""
+        return self.spec.shape if self.spec.pack is None else self.spec.pack.shape
+
     def array(self) -> np.ndarray:
         """The C-contiguous array, packed; the constant itself if it is that already."""
-        array = np.asarray(self.value, numpy_dtype(self.spec.dtype)).reshape(self.spec.shape)
-        return np.ascontiguousarray(array) if self.spec.pack is None else self.spec.pack.apply(array)
+        if self.spec.pack is None:
+            return np.ascontiguousarray(self._plain())
+        return self.spec.pack.apply(self._plain())
+
+    def write(self, out: np.ndarray) -> None:
+        """The same into `out`, of `shape`."""
+        if self.spec.pack is None:
+            out[...] = self._plain()
+        else:
+            self.spec.pack.write(self._plain(), out)
+
+    def _plain(self) -> np.ndarray:
+        return np.asarray(self.value, numpy_dtype(self.spec.dtype)).reshape(self.spec.shape)
 
 
 class Weights:

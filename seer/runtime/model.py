@@ -131,9 +131,11 @@ def _laid_out(weights: Weights) -> list[np.ndarray]:
     block = memory.Block(sum(map(align, weights.sizes)))
     out = []
     for weight in weights.take():
-        array = weight.array()
-        stays = weight.is_plain and memory.is_aligned(array)
-        out.append(array if stays else block.copy(array))
+        if weight.is_plain and memory.is_aligned(array := weight.array()):
+            out.append(array)
+            continue
+        out.append(block.take(weight.shape, weight.spec.dtype))
+        weight.write(out[-1])
     return out
 
 
