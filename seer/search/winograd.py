@@ -1,18 +1,23 @@
-"""Winograd's minimal filtering: a 3x3 convolution of stride 1 with fewer multiplications.
+"""Winograd's minimal filtering: a dense convolution with fewer multiplications.
 
-F(m x m, 3 x 3) computes an m x m tile of the output from (m + 2)^2 products per input channel
-instead of 9 m^2 (Lavin and Gray, arXiv 1509.09308): Y = A^T [(G w G^T) * (B^T d B)] A. The sum over
-channels becomes (m + 2)^2 matrix products. The matrices follow from m + 1 interpolation points
-(Toom and Cook); symmetric points share work between rows, and points whose powers stay near 1 keep
-the rounding error of m = 4 about five times that of the direct sum.
+F(m x m, r x r) computes an m x m tile of the output from (m + r - 1)^2 products per input channel
+instead of r^2 m^2 (Lavin and Gray, arXiv 1509.09308): Y = A^T [(G w G^T) * (B^T d B)] A. The sum over
+channels becomes (m + r - 1)^2 matrix products. The matrices follow from interpolation points (Toom and
+Cook); symmetric points share work between rows, and points whose powers stay near 1 keep the rounding
+error of six points about five times that of the direct sum.
+
+A convolution of stride 2 is the sum of one over the even samples and one over the odd ones, each of
+stride 1 and with half of the taps; their products stand side by side, and A^T adds them up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from seer.ir.dag import ComputeDAG, compute_op
 from seer.ir.expr import (
@@ -33,20 +38,72 @@ from seer.search.alternatives import Alternative, register_alternative
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
+# Finite interpolation points; infinity is one more.
 POINTS: dict[int, tuple[Fraction, ...]] = {
-    2: (Fraction(0), Fraction(1), Fraction(-1)),
-    4: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2)),
+    0: (),
+    1: (Fraction(0),),
+    2: (Fraction(0), Fraction(1)),
+    3: (Fraction(0), Fraction(1), Fraction(-1)),
+    5: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2)),
 }
-KERNEL = 3
-# An alternative must save at least this share of the multiplications, tiles at the border included.
-WORTHWHILE = 0.9
+TILES = (2, 4)
+STRIDES = (1, 2)
+MOST_PRODUCTS = 49  # of one tile: the transforms are straight code
+# An alternative may need at most this share of the multiplications, tiles at the border included.
+# A 3x3 convolution of stride 2 (0.69 for tiles of 2) was no faster than the direct sum.
+WORTHWHILE = 0.6
 
 
-@lru_cache(maxsize=8)
-def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
-    """A^T (m, m + 2), G (m + 2, 3) and B^T (m + 2, m + 2)."""
-    points = POINTS[m]
-    n = m + KERNEL - 1
+class Scheme(NamedTuple):
+    """How tiles of m outputs of r taps are computed along one dimension from n products.
+
+    Attributes:
+        at: (m, n), products to outputs.
+        g: (n, r), taps.
+        bt: (n, window), inputs; the window is the inputs of one tile.
+        paired: whether columns 2k - 1 and 2k of `at` belong to points p and -p.
+    """
+
+    at: Matrix
+    g: Matrix
+    bt: Matrix
+    paired: bool
+
+
+@lru_cache(maxsize=64)
+def scheme(m: int, taps: int, stride: int) -> Scheme | None:
+    """Tiles of m outputs of a correlation with `taps` taps, or None where there are no points for it."""
+    window = (m - 1) * stride + taps
+    at: list[list[Fraction]] = [[] for _ in range(m)]
+    g, bt = [], []
+    for phase in range(min(stride, taps)):
+        mine = range(phase, taps, stride)
+        if m + len(mine) - 2 not in POINTS:
+            return None
+        part = _toom_cook(m, len(mine)) if len(mine) > 1 else _single(m)
+        for row, more in zip(at, part[0], strict=True):
+            row += more
+        g += [_spread(row, mine, taps) for row in part[1]]
+        bt += [_spread(row, range(phase, window, stride), window) for row in part[2]]
+    paired = stride == 1 and taps > 1 and len(bt) % 2 == 0  # 0 and infinity have no partner
+    return Scheme(tuple(map(tuple, at)), tuple(g), tuple(bt), paired)
+
+
+def _spread(row: Sequence[Fraction], places: Sequence[int], length: int) -> tuple[Fraction, ...]:
+    found = dict(zip(places, row, strict=True))
+    return tuple(found.get(k, Fraction(0)) for k in range(length))
+
+
+def _single(m: int) -> tuple[Matrix, Matrix, Matrix]:
+    """One tap: m products of an input each."""
+    one = tuple(tuple(Fraction(i == j) for j in range(m)) for i in range(m))
+    return one, ((Fraction(1),),) * m, one
+
+
+def _toom_cook(m: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
+    """A^T (m, n), G (n, taps) and B^T (n, n) for n = m + taps - 1."""
+    n = m + taps - 1
+    points = POINTS[n - 1]
     at = tuple((*(p**r for p in points), Fraction(r == m - 1)) for r in range(m))
     g, bt = [], []
     for p in points:
@@ -54,9 +111,9 @@ def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
         scale = Fraction(1)
         for q in others:
             scale *= p - q
-        g.append(tuple(p**j / scale for j in range(KERNEL)))
+        g.append(tuple(p**j / scale for j in range(taps)))
         bt.append(_product(others, n))
-    g.append((Fraction(0),) * (KERNEL - 1) + (Fraction(1),))
+    g.append((Fraction(0),) * (taps - 1) + (Fraction(1),))
     bt.append(_product(points, n))
     return at, tuple(g), tuple(bt)
 
@@ -72,6 +129,7 @@ def _product(roots: Sequence[Fraction], length: int) -> tuple[Fraction, ...]:
 # -- expressions ---------------------------------------------------------------------------------
 
 Terms = Sequence[tuple[Fraction, Expr]]
+Combine = Callable[[Sequence[Fraction], Sequence[Expr]], Expr]
 
 
 def _sum(terms: Terms) -> Expr:
@@ -108,6 +166,11 @@ def _by_pairs(row: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
     return _sum([(c, v) for c, v in terms if c])
 
 
+def _plainly(row: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
+    """Each position for itself."""
+    return _sum([(c, v) for c, v in zip(row, values, strict=True) if c])
+
+
 def _choose(index: Expr, cases: Sequence[Expr]) -> Expr:
     """cases[index]."""
     out = cases[-1]
@@ -117,46 +180,61 @@ def _choose(index: Expr, cases: Sequence[Expr]) -> Expr:
 
 
 def _transform(
-    matrix: Matrix,
-    combine: Callable[[Sequence[Fraction], Sequence[Expr]], Expr],
+    left: Matrix,
+    right: Matrix,
+    combine: Combine,
     row: Expr,
     column: Expr,
     element: Callable[[int, int], Expr],
 ) -> Expr:
-    """Element (row, column) of matrix @ element @ matrix^T."""
-    n = len(matrix[0])
-    half = [_choose(row, [combine(r, [element(i, j) for i in range(n)]) for r in matrix]) for j in range(n)]
-    return _choose(column, [combine(r, half) for r in matrix])
+    """Element (row, column) of left @ element @ right^T."""
+    ni, nj = len(left[0]), len(right[0])
+    half = [_choose(row, [combine(r, [element(i, j) for i in range(ni)]) for r in left]) for j in range(nj)]
+    return _choose(column, [combine(r, half) for r in right])
 
 
 # -- the rewrite ---------------------------------------------------------------------------------
 
 
+class _Convolution(NamedTuple):
+    """y[b, i, j, o] = sum of x[b, i * stride + rh, j * stride + rw, rc] * w[rh, rw, rc, o]."""
+
+    y: Tensor
+    x: Tensor
+    w: Tensor
+    stride: int
+
+
 def winograd(dag: ComputeDAG) -> list[Alternative]:
-    """F(2x2) and F(4x4) of a DAG with a dense 3x3 convolution of stride 1, channels last, in float32."""
-    conv = dag.anchor
-    if conv is None or compute_op(conv).tag != "conv2d" or conv.dtype != "float32":
+    """What saves multiplications in a dense convolution of stride 1 or 2, channels last, in float32."""
+    y = dag.anchor
+    if y is None or compute_op(y).tag != "conv2d" or y.dtype != "float32":
         return []
-    operands = _match(conv)
-    if operands is None:
+    conv = _match(y)
+    if conv is None:
         return []
-    x, w = operands
-    if dag.consumers[w.name] != (conv,) or not (
-        isinstance(w.op, Placeholder) and w.op.constant and w.op.derived is None
-    ):
+    op = conv.w.op
+    constant = isinstance(op, Placeholder) and op.constant and op.derived is None
+    if not constant or dag.consumers[conv.w.name] != (y,):
         return []
-    n, h, wd, _ = conv.shape
+    n, h, wd, _ = y.shape
+    kernel = conv.w.shape[:2]
     out = []
-    for m in POINTS:
+    for m in TILES:
+        vertical, horizontal = (scheme(m, r, conv.stride) for r in kernel)
+        if vertical is None or horizontal is None or n == 0 or min(h, wd) < m:
+            continue
+        products = len(vertical.bt) * len(horizontal.bt)
         tiles = -(-h // m) * -(-wd // m)
-        if min(h, wd) >= m and tiles * (m + 2) ** 2 <= WORTHWHILE * KERNEL**2 * h * wd and n > 0:
-            out.append(Alternative(f"winograd{m}", _rewrite(dag, conv, x, w, m)))
+        saves = tiles * products <= WORTHWHILE * math.prod(kernel) * h * wd
+        if saves and products <= MOST_PRODUCTS:
+            out.append(Alternative(f"winograd{m}", _rewrite(dag, conv, m, vertical, horizontal)))
     return out
 
 
-def _match(conv: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The image x and the weights w of a sum of x[b, i + rh, j + rw, rc] * w[rh, rw, rc, o]."""
-    op = compute_op(conv)
+def _match(y: Tensor) -> _Convolution | None:
+    """The convolution that a stage is, or None."""
+    op = compute_op(y)
     body = op.body
     if len(op.axes) != 4 or len(op.reduce_axes) != 3 or op.reducer is not SUM:
         return None
@@ -165,8 +243,6 @@ def _match(conv: Tensor) -> tuple[Tensor, Tensor] | None:
     if not (isinstance(body.a, Read) and isinstance(body.b, Read)):
         return None
     (b, i, j, o), (rh, rw, rc) = (tuple(a.var for a in axes) for axes in (op.axes, op.reduce_axes))
-    if [a.extent for a in op.reduce_axes[:2]] != [KERNEL, KERNEL]:
-        return None
     ranges = {a.name: (0, max(a.extent - 1, 0)) for a in (*op.axes, *op.reduce_axes)}
 
     def same(read: Read, wanted: tuple[Expr, ...]) -> bool:
@@ -177,41 +253,49 @@ def _match(conv: Tensor) -> tuple[Tensor, Tensor] | None:
             for p, q in zip(read.indices, wanted, strict=True)
         )
 
-    if same(body.a, (b, i + rh, j + rw, rc)) and same(body.b, (rh, rw, rc, o)):
-        return body.a.tensor, body.b.tensor
+    if not same(body.b, (rh, rw, rc, o)):
+        return None
+    for stride in STRIDES:
+        if same(body.a, (b, i * stride + rh, j * stride + rw, rc)):
+            return _Convolution(y, body.a.tensor, body.b.tensor, stride)
     return None
 
 
-def _rewrite(dag: ComputeDAG, conv: Tensor, x: Tensor, w: Tensor, m: int) -> ComputeDAG:
-    at, g, bt = matrices(m)
-    alpha = m + KERNEL - 1
-    n, h, wd, co = conv.shape
+def _rewrite(dag: ComputeDAG, conv: _Convolution, m: int, vertical: Scheme, horizontal: Scheme) -> ComputeDAG:
+    y, x, w, stride = conv
+    n, h, wd, co = y.shape
     ci = x.shape[3]
     rows, columns = -(-h // m), -(-wd // m)
-    image = _grown(x, (n, rows * m + KERNEL - 1, columns * m + KERNEL - 1, ci), f"{conv.name}_image")
-    floats = tuple(tuple(float(v) for v in r) for r in g)
-    derived = Derivation(w.shape, (floats, floats, None, None), (alpha * alpha, ci, co))
+    across = len(horizontal.bt)
+    products = len(vertical.bt) * across
+    needed = tuple((k * m - 1) * stride + r for k, r in zip((rows, columns), w.shape[:2], strict=True))
+    image = _grown(x, (n, *needed, ci), f"{y.name}_image")
+    left, right = (tuple(tuple(map(float, r)) for r in s.g) for s in (vertical, horizontal))
+    derived = Derivation(w.shape, (left, right, None, None), (products, ci, co))
     weights = Tensor(w.name, derived.shape, w.dtype, Placeholder(constant=True, derived=derived))
+    combine = _by_pairs if vertical.paired and horizontal.paired else _plainly
 
     def spread(t: Expr, p: Expr, c: Expr) -> Expr:
-        b, y, z = t // (rows * columns), t // columns % rows, t % columns
-        return _transform(
-            bt, _by_parity, p // alpha, p % alpha, lambda i, j: image[b, y * m + i, z * m + j, c]
-        )
+        b, i, j = t // (rows * columns), t // columns % rows, t % columns
+
+        def element(u: int, v: int) -> Expr:
+            return image[b, i * (m * stride) + u, j * (m * stride) + v, c]
+
+        return _transform(vertical.bt, horizontal.bt, _by_parity, p // across, p % across, element)
 
     tiles = n * rows * columns
     v = compute(
-        (tiles, alpha * alpha, ci),
+        (tiles, products, ci),
         spread,
-        f"{conv.name}_input",
+        f"{y.name}_input",
         axis_names=("t", "p", "c"),
-        written_out={"p": alpha * alpha},
+        written_out={"p": products},
     )
     rc = reduce_axis(ci, "rc")
-    products = compute(
-        (tiles, alpha * alpha, co),
+    sums = compute(
+        (tiles, products, co),
         lambda t, p, o: binary("*", v[t, p, rc.var], weights[p, rc.var, o]),
-        f"{conv.name}_product",
+        f"{y.name}_product",
         reduce=[rc],
         reducer=SUM,
         tag="conv2d",
@@ -220,23 +304,30 @@ def _rewrite(dag: ComputeDAG, conv: Tensor, x: Tensor, w: Tensor, m: int) -> Com
 
     def gather(b: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
         t = (b * rows + i // m) * columns + j // m
-        return _transform(at, _by_pairs, i % m, j % m, lambda r, s: products[t, r * alpha + s, o])
+        return _transform(
+            vertical.at,
+            horizontal.at,
+            combine,
+            i % m,
+            j % m,
+            lambda u, v: sums[t, u * across + v, o],
+        )
 
-    op = compute_op(conv)
-    y = compute(
-        conv.shape,
+    op = compute_op(y)
+    result = compute(
+        y.shape,
         gather,
-        conv.name,
+        y.name,
         axis_names=tuple(a.name for a in op.axes),
         written_out={op.axes[1].name: m, op.axes[2].name: m},
     )
     inputs = [weights if t is w else t for t in dag.inputs]
-    return ComputeDAG(_replace(dag.output, conv, y, {}), inputs)
+    return ComputeDAG(_replace(dag.output, y, result, {}), inputs)
 
 
 def _grown(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    """`x` with zeros after its end, up to `shape`."""
-    if x.shape == shape:
+    """`x` with zeros after its end, so that `shape` lies in it."""
+    if all(have >= need for have, need in zip(x.shape, shape, strict=True)):
         return x
 
     def body(b: Expr, i: Expr, j: Expr, c: Expr) -> Expr:
