@@ -74,6 +74,26 @@ def normalised_matmul(m: int, n: int, k: int) -> ComputeDAG:
     return ComputeDAG(y, [a, b])
 
 
+def attention(m: int, heads: int, k: int, *, transposed: bool) -> ComputeDAG:
+    """Scores (q times k transposed) or a weighted sum, with the heads where projections leave them."""
+    q, v = placeholder((1, m, heads, k), name="q"), placeholder((1, m, heads, k), name="v")
+    s, r = placeholder((1, heads, m, m), name="s"), reduce_axis(k if transposed else m, "k")
+    if transposed:
+        a = compute((1, heads, m, k), lambda b, h, i, c: q[b, i, h, c], "a")
+        t = compute((1, heads, k, m), lambda b, h, c, j: v[b, j, h, c], "t")
+    else:
+        a, t = s, compute((1, heads, m, k), lambda b, h, j, c: v[b, j, h, c], "t")
+    y = compute(
+        (1, heads, m, m if transposed else k),
+        lambda b, h, i, j: a[0, h, i, r.var] * t[0, h, r.var, j],
+        "y",
+        reduce=[r],
+        reducer=SUM,
+        tag="batch_matmul",
+    )
+    return ComputeDAG(y, [q, v] if transposed else [s, v])
+
+
 DAGS: dict[str, ComputeDAG] = {
     "matmul": matmul(7, 19, 5),
     "matmul_variable": matmul(5, 18, 3, constant=False),
@@ -83,6 +103,8 @@ DAGS: dict[str, ComputeDAG] = {
     "matmul_empty": matmul(0, 5, 4),
     "normalised_matmul": normalised_matmul(3, 17, 5),
     "batch_matmul": batch_matmul(2, 3, 5, 3),
+    "attention_scores": attention(19, 2, 5, transposed=True),
+    "attention_sum": attention(5, 3, 18, transposed=False),
     "conv": conv(3, 3, 2, 5, 3),
     "conv_stride": conv(5, 3, 1, 3, 3, stride=2),
     "depthwise": depthwise(3, 3, 7),
@@ -213,6 +235,23 @@ def test_only_large_weights_may_be_asked_for_ahead() -> None:
 
     assert choices(64) == choices(1024, constant=False) == {(0, 1)}
     assert choices(1024) == {(0, 1, PREFETCHED)}
+
+
+def test_what_lies_across_the_vectors_is_copied_first() -> None:
+    """And the copy runs along the source: its lanes come from the same few cache lines again and again."""
+    for transposed in (True, False):
+        dag = attention(48, 2, 8, transposed=transposed)
+        sketch = generate_sketches(dag, AVX2)[1]
+        row = default_row(sketch, AVX2)
+        assert sketch.values(row)["y.pack.t"] == transposed
+    dag = attention(48, 2, 8, transposed=True)
+    sketch = generate_sketches(dag, AVX2)[1]
+    text = print_program(lower(sketch, default_row(sketch, AVX2), AVX2).program).splitlines()
+    copy = next(k for k, line in enumerate(text) if "t_packed" in line and "= v[" in line)
+    assert "vectorized" in text[copy - 1]
+    assert text[copy - 2].strip().startswith("for k")
+    source = text[copy].split("= v[")[1]
+    assert source.rstrip("]").split(", ")[-1] == text[copy - 2].split()[1]
 
 
 def test_a_packed_weight_is_padded_to_whole_tiles() -> None:

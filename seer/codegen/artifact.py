@@ -16,7 +16,8 @@ class PackSpec:
     """How a constant input is laid out ahead of time for a tuned loop nest.
 
     Each dimension d of the (n_dims,) array is zero-padded to the product of `splits[d]`, split
-    into those factors (outer to inner), and all factors are then transposed by `order`, which
+    into those factors (outer to inner; no factors drop a dimension of one position), and all
+    factors are then transposed by `order`, which
     indexes the flattened list of factors. `derivation` is applied before, if there is one.
     """
 

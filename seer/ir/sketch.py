@@ -75,13 +75,14 @@ class Pack:
     """A tensor that a nest may read from a copy laid out in the order of its loops.
 
     `loops` are the loops that the tensor's indices depend on, outer to inner: the dimensions of
-    the copy. `dims[d]` is the axis that indexes dimension d of the tensor. A constant is packed
-    ahead of time, anything else by a nest of its own before. The param's value is 0: read where it
-    lies; 1: packed; PREFETCHED: packed ahead, and asked for before it is read.
+    the copy. `dims[d]` is the axis that indexes dimension d of the tensor, or None if that has one
+    position. A constant is packed ahead of time, anything else by a nest of its own before. The
+    param's value is 0: read where it lies; 1: packed; PREFETCHED: packed ahead, and asked for before
+    it is read.
     """
 
     tensor: str
-    dims: tuple[str, ...]
+    dims: tuple[str | None, ...]
     loops: tuple[Loop, ...]
     param: str
 

@@ -114,16 +114,18 @@ def _packs(
     packs, params = [], []
     found = reads(op.body)
     for r in found:
-        names = [i.name for i in r.indices if isinstance(i, Var)]
+        dims = tuple(i.name if isinstance(i, Var) else None for i in r.indices)
+        names = [d for d in dims if d is not None]
+        plain = all(d is not None or n == 1 for d, n in zip(dims, r.tensor.shape, strict=True))
         once = sum(q.tensor is r.tensor for q in found) == 1
-        if len(names) < max(len(r.indices), 2) or len(set(names)) < len(names) or not once:
+        if not plain or len(names) < 2 or len(set(names)) < len(names) or not once:
             continue
         loops = tuple(x for g in groups for x in g if x.axis in names)
         choices: tuple[int, ...] = (0, 1)
         if loops[-1].axis == vector and _streams(dag, r.tensor, target):
             choices = (0, 1, PREFETCHED)
         param = Param(f"{stage}.pack.{r.tensor.name}", "choice", choices=choices)
-        packs.append(Pack(r.tensor.name, tuple(names), loops, param.name))
+        packs.append(Pack(r.tensor.name, dims, loops, param.name))
         params.append(param)
     return tuple(packs), params
 

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from seer.dtypes import dtype as dtype_of
-from seer.ir.dag import ComputeDAG
-from seer.ir.expr import reads, variables
+from seer.ir.dag import ComputeDAG, compute_op
+from seer.ir.expr import Var, reads, variables
+from seer.ir.simplify import affine
 from seer.ir.sketch import PREFETCHED, Nest, Pack, Sketch, Split
-from seer.ir.tensor import ComputeOp
+from seer.ir.tensor import ComputeOp, Placeholder
 from seer.runtime.target import Target
+from seer.search import analysis
 from seer.search.gpu_defaults import gpu_default_number, gpu_default_row
 from seer.search.rules import generate_sketches
+
+FEW_TILES = 4  # register tiles to a panel of weights: it is asked for ahead
+MANY_USES = 1024  # of each element: a copy made at run time pays
 
 
 def default_candidate(dag: ComputeDAG, target: Target) -> tuple[Sketch, np.ndarray]:
@@ -36,10 +41,6 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
     """A canonical (n_params,) row: full register tiles, cache-sized blocks, balanced threads."""
     if target.gpu is not None:
         return gpu_default_row(sketch, target)
-    # Copies that vectors are loaded from pay; what is broadcast element by element needs none.
-    packed = {
-        k.param for n in sketch.all_nests() for k in n.packs if k.loops and k.loops[-1].axis == n.vector
-    }
     values: dict[str, int] = {}
     for p in sketch.params:
         if p.kind == "tile":
@@ -49,24 +50,44 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
         elif p.kind == "location":
             values[p.name] = _location(p.choices)
         elif p.kind == "choice":
-            values[p.name] = int(p.name in packed)
+            values[p.name] = 0
         else:
             values[p.name] = p.choices[-1]
     for nest in sketch.all_nests():
         values.update(_Tiles(sketch, nest, target).choose())
-        for k in nest.packs:
-            if PREFETCHED in sketch.params[sketch.column(k.param)].choices and _uses(nest, k, values) <= 4:
-                values[k.param] = PREFETCHED
+        values.update({k.param: _packed(sketch, nest, k, values) for k in nest.packs})
     values.update({p.name: p.choices[0] for p in sketch.params if p.kind == "tile" and p.choices})
     row: np.ndarray = sketch.canonical(sketch.row(values)[None])[0]
     return row
 
 
-def _uses(nest: Nest, pack: Pack, values: dict[str, int]) -> int:
-    """Register tiles that read the same part of a packed tensor, one after another."""
+def _packed(sketch: Sketch, nest: Nest, pack: Pack, values: dict[str, int]) -> int:
+    """Whether to read a copy: for vectors, where it costs nothing or much is read from it."""
+    if not pack.loops or pack.loops[-1].axis != nest.vector:
+        return 0  # broadcast element by element, which needs no copy
     inner = {x.axis for x in nest.groups[-1]}
     others = [s for s in nest.splits if s.axis in inner and s.axis not in pack.dims]
-    return math.prod(-(-s.extent // (values[s.params[-1]] if s.params else 1)) for s in others)
+    op = sketch.dag.tensor(pack.tensor).op
+    if isinstance(op, Placeholder) and op.constant:
+        tiles = math.prod(-(-s.extent // (values[s.params[-1]] if s.params else 1)) for s in others)
+        streams = PREFETCHED in sketch.params[sketch.column(pack.param)].choices
+        return PREFETCHED if streams and tiles <= FEW_TILES else 1
+    uses = math.prod(s.extent for s in others)
+    return int(uses >= MANY_USES or not _neighbours(sketch.dag, nest, pack.tensor))
+
+
+def _neighbours(dag: ComputeDAG, nest: Nest, tensor: str) -> bool:
+    """Whether the lanes of a vector lie side by side where a tensor really comes from."""
+    seen_through = tuple(t.name for t in dag.ops if compute_op(t).reducer is None and t.name != nest.stage)
+    body = dag.op(nest.stage).body
+    direct = [r for r in reads(body) if r.tensor.name == tensor]
+    found = [r for d in direct for r in reads(analysis.expand(dag, d, seen_through))]
+    return all(
+        not any(nest.vector in variables(i) for i in r.indices[:-1])
+        and affine(r.indices[-1])[0].get(Var(nest.vector or ""), 1) == 1
+        for r in found
+        if r.indices
+    )
 
 
 def _location(choices: tuple[int, ...]) -> int:

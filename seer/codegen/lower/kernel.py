@@ -84,7 +84,7 @@ def packs_ahead(ctx: Context, nest: Nest, pack: Pack) -> bool:
 
 def pack_spec(ctx: Context, nest: Nest, pack: Pack) -> PackSpec:
     """The NumPy form of a pack: pad, split into trip counts, transpose."""
-    splits = tuple(ctx.trips(nest, axis) for axis in pack.dims)
+    splits = tuple(() if axis is None else ctx.trips(nest, axis) for axis in pack.dims)
     flat = [(axis, level) for axis, s in zip(pack.dims, splits, strict=True) for level in range(len(s))]
     return PackSpec(splits, tuple(flat.index((x.axis, x.level)) for x in pack.loops))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from seer.codegen.lower.context import Context, PackedPlace
 from seer.codegen.lower.loops import fuse_parallel
 from seer.codegen.lower.tile import TileShape, tile_loops, versions
-from seer.ir.expr import Const, Expr, Read, as_expr
-from seer.ir.loops import Buffer, For, If, LoopKind, Scope, Stmt, Store
-from seer.ir.simplify import simplify
-from seer.ir.sketch import Nest, Pack
-from seer.ir.tensor import Tensor
+from seer.ir.expr import Const, Expr, Load, Read, Var, as_expr
+from seer.ir.loops import For, If, LoopKind, Scope, Stmt, Store, seq
+from seer.ir.simplify import affine, simplify
+from seer.ir.sketch import Loop, Nest, Pack
 
 # Enough pieces to balance the threads of a large machine, few enough to cost nothing.
 PARALLEL_PIECES = 64
@@ -25,62 +26,98 @@ def lower_pack(ctx: Context, nest: Nest, pack: Pack) -> Stmt:
 
     Positions beyond an extent (in tiles that do not fill up) are left unwritten and never read.
     """
-    tensor = ctx.sketch.dag.tensor(pack.tensor)
-    shape = pack_shape(ctx, nest, pack)
-    buffer = ctx.new_buffer(f"{pack.tensor}_packed", shape, tensor.dtype, Scope.SHARED)
-    ctx.packed[pack] = PackedPlace(buffer)
-
-    outer = list(zip(pack.loops[:-1], shape[:-1], strict=True))
-    values: list[Expr] = []
-    position: dict[str, Expr] = dict.fromkeys(pack.dims, as_expr(0))
-    guards: list[Expr] = []
-    names: list[tuple[str, int]] = []
-    for x, n in outer:
-        var = ctx.fresh(x.axis, n)
-        values.append(var if n > 1 else as_expr(0))
-        names.append((var.name, n))
-        step = 1
-        for t in ctx.trips(nest, x.axis)[x.level + 1 :]:
-            step *= t
-        position[x.axis] = position[x.axis] + values[-1] * step
-        guards.append(simplify(position[x.axis] < nest.split(x.axis).extent, ctx.ranges))
-
-    body = _innermost(ctx, nest, pack, (buffer, tuple(values)), position, tensor)
-    n_parallel, pieces = 0, 1
-    while n_parallel < len(outer) and pieces < PARALLEL_PIECES:
-        pieces *= names[n_parallel][1]
-        n_parallel += 1
-    for k in range(len(outer) - 1, -1, -1):
-        if not isinstance(guards[k], Const):
-            body = If(guards[k], body)
-        name, n = names[k]
-        if n > 1 and k >= n_parallel:
-            body = For(name, as_expr(n), LoopKind.SERIAL, body)
-    return fuse_parallel(ctx, names[:n_parallel], body)
+    return _PackLowering(ctx, nest, pack).lower()
 
 
-def _innermost(
-    ctx: Context,
-    nest: Nest,
-    pack: Pack,
-    dest: tuple[Buffer, tuple[Expr, ...]],
-    position: dict[str, Expr],
-    tensor: Tensor,
-) -> Stmt:
-    """The copy along the last packed dimension, by vectors where the source is contiguous too."""
-    axis = pack.loops[-1].axis
-    extent, size = nest.split(axis).extent, ctx.trips(nest, axis)[-1]
-    offset = simplify(position[axis], ctx.ranges)
-    lanes = ctx.target.lanes(tensor.dtype)
-    # A source whose last dimension is another axis is read element by element either way.
-    vector = axis if pack.dims[-1] == axis else None
+class _PackLowering:
+    """The state of one packing nest as its loops are entered."""
 
-    def copy(sizes: dict[str, int]) -> Stmt:
+    def __init__(self, ctx: Context, nest: Nest, pack: Pack) -> None:
+        self.ctx, self.nest, self.pack = ctx, nest, pack
+        self.tensor = ctx.sketch.dag.tensor(pack.tensor)
+        self.shape = pack_shape(ctx, nest, pack)
+        self.buffer = ctx.new_buffer(f"{pack.tensor}_packed", self.shape, self.tensor.dtype, Scope.SHARED)
+        ctx.packed[pack] = PackedPlace(self.buffer)
+        self.position: dict[str | None, Expr] = dict.fromkeys(pack.dims, as_expr(0))
+        self.vars: dict[Loop, Expr] = {}
+        self.axis = pack.loops[-1].axis
+        self.source_axis = self._contiguous()
+
+    def lower(self) -> Stmt:
+        """Where the source is contiguous along another axis, that axis runs innermost.
+
+        Vectors of elements far apart are read then from few cache lines, again and again.
+        """
+        if 0 in self.shape:
+            return seq()
+        loops = self.pack.loops[:-1]
+        inner = tuple(x for x in loops if x.axis == self.source_axis and x.axis != self.axis)
+        outer = tuple(x for x in loops if x not in inner)
+        opened = [self._enter(x) for x in outer]
+        body = self._along(inner)
+        n_parallel, pieces = 0, 1
+        while n_parallel < len(opened) and pieces < PARALLEL_PIECES:
+            pieces *= opened[n_parallel][1]
+            n_parallel += 1
+        for k in range(len(opened) - 1, -1, -1):
+            name, n, guard = opened[k]
+            body = body if isinstance(guard, Const) else If(guard, body)
+            if n > 1 and k >= n_parallel:
+                body = For(name, as_expr(n), LoopKind.SERIAL, body)
+        return fuse_parallel(self.ctx, [(name, n) for name, n, _ in opened[:n_parallel]], body)
+
+    def _contiguous(self) -> str | None:
+        """The axis along which neighbours lie in memory, inlined stages seen through."""
+        at = {a: Var(a) for a in self.pack.dims if a is not None}
+        indices = tuple(as_expr(0) if a is None else at[a] for a in self.pack.dims)
+        value = self.ctx.resolve(Read(self.tensor, indices))
+        if not isinstance(value, Load) or not value.indices:
+            return self.axis
+        found = [t.name for t, c in affine(value.indices[-1])[0].items() if isinstance(t, Var) and c == 1]
+        return found[0] if len(found) == 1 else None
+
+    def _enter(self, x: Loop) -> tuple[str, int, Expr]:
+        """The variable of a loop, its trips, and the condition that it is within its axis."""
+        trips = self.ctx.trips(self.nest, x.axis)
+        n = trips[x.level]
+        var = self.ctx.fresh(x.axis, n)
+        self.vars[x] = var if n > 1 else as_expr(0)
+        self.position[x.axis] = self.position[x.axis] + self.vars[x] * math.prod(trips[x.level + 1 :])
+        inside = self.position[x.axis] < self.nest.split(x.axis).extent
+        return var.name, n, simplify(inside, self.ctx.ranges)
+
+    def _along(self, inner: tuple[Loop, ...]) -> Stmt:
+        """The copy along the last packed dimension, in full and for the tail of its axis."""
+        ctx, axis = self.ctx, self.axis
+        extent, size = self.nest.split(axis).extent, ctx.trips(self.nest, axis)[-1]
+        offset = simplify(self.position[axis], ctx.ranges)
+        lanes = ctx.target.lanes(self.tensor.dtype)
+
+        def copy(sizes: dict[str, int]) -> Stmt:
+            step = lanes if inner else sizes[axis]
+            parts = []
+            for start in range(0, sizes[axis], step):
+                width = min(step, sizes[axis] - start)
+                parts.append(self._block(inner, TileShape({axis: width}, axis, lanes), offset, start))
+            return seq(*parts)
+
+        return versions(ctx, [(axis, size, extent, offset)], copy)
+
+    def _block(self, inner: tuple[Loop, ...], shape: TileShape, offset: Expr, start: int) -> Stmt:
+        """The copy of a part of the last dimension, `inner` loops round it."""
+        before, ctx = dict(self.position), self.ctx
+        opened = [self._enter(x) for x in inner]
+
         def body(local: dict[str, Expr], _: object) -> Stmt:
-            at = {**position, axis: offset + local[axis]}
-            value = ctx.resolve(Read(tensor, tuple(at[a] for a in pack.dims)))
-            return Store(dest[0], (*dest[1], simplify(local[axis], ctx.ranges)), value)
+            last = local[self.axis] + start
+            at = {**self.position, self.axis: offset + last}
+            value = ctx.resolve(Read(self.tensor, tuple(at[a] for a in self.pack.dims)))
+            where = (*(self.vars[x] for x in self.pack.loops[:-1]), simplify(last, ctx.ranges))
+            return Store(self.buffer, where, value)
 
-        return tile_loops(ctx, TileShape(sizes, vector, lanes), None, body)
-
-    return versions(ctx, [(axis, size, extent, offset)], copy)
+        out = tile_loops(ctx, shape, None, body)
+        for name, n, guard in reversed(opened):
+            out = out if isinstance(guard, Const) else If(guard, out)
+            out = For(name, as_expr(n), LoopKind.SERIAL, out) if n > 1 else out
+        self.position = before
+        return out
