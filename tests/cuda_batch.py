@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from cuda_helpers import random_rows
+from cuda_helpers import expected_of, random_rows
+from programs import random_inputs
 
 from seer.codegen.cuda import CudaModule, generate
 from seer.codegen.cuda.prelude import prelude
-from seer.dtypes import numpy_dtype
+from seer.dtypes import convert, is_narrow, numpy_dtype
+from seer.errors import SeerError
 from seer.ir.sketch import Sketch
 from seer.runtime.emulate import emulate
 from seer.runtime.target import Target
@@ -19,6 +23,7 @@ from seer.search.task import SearchTask
 
 Candidate = tuple[Sketch, np.ndarray]
 BATCH = 24
+TOLERANCE, NARROW_TOLERANCE = 1e-5, 1e-2  # of the largest element; where anything has 16 bits
 _KERNEL = 'extern "C" __global__'
 
 
@@ -66,3 +71,27 @@ def run(module: CudaModule, inputs: dict[str, np.ndarray], source: str | None = 
         emulate(source or module.source, x.name, (x.blocks,), (x.threads,), values, order="random")
     found: np.ndarray = arrays[out.name]
     return found
+
+
+def faults(task: SearchTask, candidates: Sequence[Candidate]) -> list[str]:
+    """What is wrong with candidates: accesses that the emulation reports, and results that are off."""
+    dag = task.dag
+    inputs = random_inputs(dag)
+    narrow = any(is_narrow(t.dtype) for t in (*dag.inputs, dag.output))
+    expected = convert(expected_of(dag, inputs), dag.output.dtype, "float64")
+    limit = NARROW_TOLERANCE if narrow else TOLERANCE
+    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=1e-3))
+
+    def of_batch(batch: Sequence[Candidate]) -> list[str]:
+        modules = modules_of(batch, task.target)
+        source, out = source_of(modules), []
+        for module, (sketch, row) in zip(modules, batch, strict=True):
+            try:
+                found = convert(run(module, inputs, source), dag.output.dtype, "float64")
+                np.testing.assert_allclose(found, expected, rtol=limit, atol=limit * scale)
+            except (SeerError, AssertionError) as e:
+                out.append(f"{task!r} {sketch.key} {sketch.values(row)}: {e}")
+        return out
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers and kernels are processes of their own
+        return [f for found in pool.map(of_batch, batches(candidates)) for f in found]

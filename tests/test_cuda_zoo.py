@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from cuda_helpers import CUDA, check, expected_of, random_rows
+from cuda_zoo import SMALL, distinct_tasks, tasks
 from programs import random_inputs
 
-import seer
-from seer.graph.partition import partition
-from seer.graph.passes import optimize
 from seer.search.defaults import default_candidate, default_row
-from seer.search.task import tasks_of
-
-MODELS: list[tuple[str, dict[str, Any]]] = [
-    ("bert_base", {"layers": 1, "seq_len": 13, "hidden": 24, "heads": 2, "vocabulary": 37}),
-    ("mobilenet_v2", {"image": 32, "width": 0.25}),
-]
-LARGER: list[tuple[str, dict[str, Any]]] = [
-    ("mlp", {"batch": 3, "hidden": (31, 7)}),
-    ("digits", {"batch": 3}),
-    ("resnet18", {"image": 32}),
-    ("resnet50", {"image": 32}),
-    ("mobilenet", {"image": 32, "width": 0.25}),
-]
 
 
-def tasks(name: str, options: dict[str, Any]):  # type: ignore[no-untyped-def]
-    return tasks_of(partition(optimize(seer.zoo.get(name, **options))), CUDA)
-
-
-@pytest.mark.parametrize(("name", "options"), MODELS, ids=[n for n, _ in MODELS])
-def test_small_models(name: str, options: dict[str, Any]) -> None:
-    for task in tasks(name, options):
+@pytest.mark.parametrize("name", ["bert_base", "mobilenet_v2"])
+def test_small_models(name: str) -> None:
+    for task in tasks(name, CUDA, SMALL[name]):
         inputs = random_inputs(task.dag)
         expected = expected_of(task.dag, inputs)
         check(*default_candidate(task.dag, CUDA), inputs, expected)
@@ -44,9 +23,9 @@ def test_small_models(name: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [*MODELS, *LARGER], ids=lambda v: str(v))
-def test_larger_models(name: str, options: dict[str, Any]) -> None:
-    for task in tasks(name, options):
+@pytest.mark.parametrize("name", SMALL)
+def test_every_sketch(name: str) -> None:
+    for task in distinct_tasks(name, CUDA, is_small=True):
         inputs = random_inputs(task.dag)
         expected = expected_of(task.dag, inputs)
         for sketch in task.sketches[1:]:
