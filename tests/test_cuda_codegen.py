@@ -94,7 +94,7 @@ KERNELS = {
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_ptxas_keeps_tiles_in_registers(tmp_path: Path) -> None:
-    source = prelude(has_matrices=True)
+    source = prelude(has_narrow=True, matrices=("float32", "float16", "bfloat16"))
     for name, (dag, values) in KERNELS.items():
         sketch = generate_sketches(dag, CUDA)[1]
         unroll = {f"{n.unroll.replace('.', '_')}": 512 for n in sketch.nests if n.unroll}

@@ -11,7 +11,7 @@ The whole grammar:
          | Sync()                              GPU: every thread of the block comes here before any goes on
          | Exchange(buffer, indices, value, mask)   GPU: buffer[indices] = what thread `this ^ mask` has
                                                as `value`; all threads of the warp come here together
-         | Mma(acc, at, a, a_at, b, b_at)      GPU: a warp multiplies matrices, 16x8 += 16x8 * 8x8; see Mma
+         | Mma(acc, at, a, a_at, b, b_at)      GPU: a warp multiplies matrices, 16x8 += 16xK * Kx8; see Mma
          | StartCopy(buffer, indices, value)   GPU: a Store that happens later; value is a Load, or a
                                                Select of a Load and 0
          | CommitCopies()                      GPU: the copies a thread has started are one group
@@ -47,6 +47,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from seer.dtypes import dtype as dtype_of
+from seer.dtypes import is_narrow
 from seer.ir.expr import Expr
 
 
@@ -162,13 +163,14 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """The 32 threads of a warp together: C (16, 8) += A (16, 8) * B (8, 8), float32, rounded in between.
+    """The 32 threads of a warp together: C (16, 8) += A (16, K) * B (K, 8), C of float32.
 
-    Each thread holds parts of the matrices in the last dimension of REGISTER buffers; with g = its
-    number in the warp // 4 and q = that number % 4:
-        a[a_at, i] is A[g + 8 * (i % 2), q + 4 * (i // 2)]   i < 4
-        b[b_at, i] is B[q + 4 * i, g]                        i < 2
-        acc[at, i] is C[g + 8 * (i // 2), 2 * q + i % 2]     i < 4
+    K is 8 where A and B are float32, and 16 where one or both are of 16 bits; of two that are of 16
+    bits both have one type. Each thread holds parts of the matrices in the last dimension of REGISTER
+    buffers; with g = its number in the warp // 4, q = that number % 4 and w = K / 8:
+        a[a_at, i * w + p] is A[g + 8 * (i % 2), w * (q + 4 * (i // 2)) + p]   i < 4, p < w
+        b[b_at, i * w + p] is B[w * (q + 4 * i) + p, g]                        i < 2, p < w
+        acc[at, i] is C[g + 8 * (i // 2), 2 * q + i % 2]                       i < 4
     """
 
     acc: Buffer
@@ -179,9 +181,20 @@ class Mma:
     b_at: tuple[Expr, ...]
 
     @property
+    def narrow(self) -> str | None:
+        """The 16-bit type of a factor, if there is one."""
+        return next((b.dtype for b in (self.a, self.b) if is_narrow(b.dtype)), None)
+
+    @property
+    def terms(self) -> int:
+        """K."""
+        return 8 if self.narrow is None else 16
+
+    @property
     def parts(self) -> tuple[tuple[Buffer, tuple[Expr, ...], int], ...]:
         """(buffer, indices but the last, extent of the last) of A, B and C."""
-        return ((self.a, self.a_at, 4), (self.b, self.b_at, 2), (self.acc, self.at, 4))
+        wide = self.terms // 8
+        return ((self.a, self.a_at, 4 * wide), (self.b, self.b_at, 2 * wide), (self.acc, self.at, 4))
 
 
 @dataclass(frozen=True, slots=True)

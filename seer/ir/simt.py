@@ -158,17 +158,19 @@ class _Grid:
             raise VerifyError("mma: not every thread of a warp comes")
         lane = np.arange(WARP)
         g, q = lane // 4, lane % 4
-        a, b, c = (np.zeros((len(whole), *shape)) for shape in ((16, 8), (8, 8), (16, 8)))
+        k, w = s.terms, s.terms // 8
+        a, b, c = (np.zeros((len(whole), *shape)) for shape in ((16, k), (k, 8), (16, 8)))
         places: tuple[tuple[np.ndarray, Callable[[int], tuple[np.ndarray, np.ndarray]]], ...] = (
-            (a, lambda i: (g + 8 * (i % 2), q + 4 * (i // 2))),
-            (b, lambda i: (q + 4 * i, g)),
+            (a, lambda i: (g + 8 * (i // w % 2), w * (q + 4 * (i // w // 2)) + i % w)),
+            (b, lambda i: (w * (q + 4 * (i // w)) + i % w, g)),
             (c, lambda i: (g + 8 * (i // 2), 2 * q + i % 2)),
         )
         slots = []
         for (matrix, place), (buffer, at, count) in zip(places, s.parts, strict=True):
             for i in range(count):
                 where = self._at(buffer, (*at, Const(i, "int64")), env, mask)
-                matrix[(slice(None), *place(i))] = self._load(buffer, where, mask).reshape(-1, WARP)
+                part = convert(self._load(buffer, where, mask), buffer.dtype, "float32")
+                matrix[(slice(None), *place(i))] = part.reshape(-1, WARP)
                 slots.append(where)
         with np.errstate(all="ignore"):
             out = (c + a @ b).astype(np.float32)

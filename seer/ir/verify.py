@@ -194,6 +194,9 @@ class _Checker:
                 self._store(Store(buffer, indices, value), place)
             case Mma():
                 self._meets("mma", place)
+                types = {b.dtype for b in (s.a, s.b)} - {"float32"}
+                _require(types <= {s.narrow}, lambda: f"mma: no product of {s.a!r} and {s.b!r}")
+                _require(s.acc.dtype == "float32", lambda: f"mma: a sum in {s.acc!r}")
                 for buffer, at, last in s.parts:
                     _require(
                         buffer.scope is Scope.REGISTER and buffer.shape[-1:] == (last,),

@@ -51,6 +51,11 @@ class Gpu:
     launch_s: float = 3e-6
     name: str = ""
 
+    @property
+    def half_flops(self) -> float:
+        """Operations per second of mma.sync on 16 bits, added up in float32."""
+        return 2 * self.tf32_flops  # of each of them
+
 
 _MIB, _KIB = 1024 * 1024, 1024
 

@@ -93,7 +93,9 @@ def tensor_tiled(dag: ComputeDAG, stage: str, target: Target) -> Built:
         if a.name in roles.columns or (a.name,) == roles.rows:
             param = replace(param, choices=tuple(n for n in LINES if n < 2 * a.extent))
         if a.name == roles.terms:
-            param = replace(param, choices=tuple(n for n in CHUNKS if n < 2 * a.extent))
+            unit = roles.piece_terms
+            chunks = tuple(n for n in CHUNKS if unit <= n < 2 * a.extent)
+            param = replace(param, choices=chunks or (unit,))
         splits.append(Split(a.name, a.extent, (param.name,)))
         params.append(param)
     warps = [Param(f"{stage}.warps.{n}", "choice", choices=(1, 2, 4, 8)) for n in ("rows", "columns")]

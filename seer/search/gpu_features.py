@@ -67,6 +67,8 @@ def _grid(v: GpuNest) -> list[np.ndarray]:
         _log(v.rows_per_block),
         _log(v.items),
         _log(v.stages),
+        np.full(v.count, float(v.pattern == "mma" and v.roles.piece_terms == 16)),
+        np.full(v.count, float(v.roles.products if v.pattern == "mma" else 0)),
     ]
 
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from seer.codegen.gpu.combine import WARP
 from seer.codegen.gpu.common import DEFAULT_THREADS, VECTOR
-from seer.codegen.gpu.mma import COLUMNS, ROWS, TERMS, Roles, matrix_roles
+from seer.codegen.gpu.mma import COLUMNS, ROWS, Roles, matrix_roles
 from seer.codegen.gpu.rows import threads_are_neighbours
 from seer.codegen.gpu.staged import Dim, padding, staged_dims
 from seer.dtypes import dtype as dtype_of
+from seer.dtypes import is_narrow
 from seer.ir.expr import Read, reads, variables
 from seer.ir.sketch import Nest, Sketch
 from seer.ir.tensor import ComputeOp
@@ -156,7 +157,8 @@ class GpuShape:
         """Positions of each axis that a block's copies cover."""
         out = {a: self.step(a, 0) for a in (*self.axes, *self.reduced)}
         if self.pattern == "mma":
-            out[self.roles.terms] = -(-out[self.roles.terms] // TERMS) * TERMS
+            unit = self.roles.piece_terms
+            out[self.roles.terms] = -(-out[self.roles.terms] // unit) * unit
         return out
 
     def staged(self) -> list[tuple[str, np.ndarray, tuple[Dim, ...]]]:
@@ -182,11 +184,12 @@ class GpuShape:
             for r in (self.roles.a, self.roles.b):
                 dims = dims_of(self.sketch, self.nest.stage, r.tensor.name)
                 extents = [d.extent(self.covered) for d in dims]
-                extents[-1] = extents[-1] + padding(extents[-1], dims[-1], set(self.reduced))
+                dtype, unit = r.tensor.dtype, self.roles.piece_terms
+                extents[-1] = extents[-1] + padding(extents[-1], dims[-1], set(self.reduced), dtype, unit)
                 n = self.ones()
                 for e in extents:
                     n = n * e
-                out += _aligned(n * 4 * self.stages)
+                out += _aligned(n * dtype_of(dtype).size_bytes * self.stages)
         if self.pattern == "rows":
             exchanges = self.is_near & (self.threads % WARP == 0)
             for s in self.reductions:
@@ -222,7 +225,9 @@ class GpuShape:
     def fragments(self) -> np.ndarray:
         """Values that a thread loads for one term of each accumulator."""
         if self.pattern == "mma":
-            parts: np.ndarray = 3 * (4 * self.pieces[0] + 2 * self.pieces[1])
+            # A float32 is split into two numbers of fewer bits.
+            a, b = (1 if is_narrow(t) else 3 for t in self.roles.types)
+            parts: np.ndarray = a * 4 * self.pieces[0] + b * 2 * self.pieces[1]
             return parts
         if self.pattern != "tiled":
             return self.tile

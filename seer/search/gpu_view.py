@@ -9,10 +9,10 @@ import numpy as np
 
 from seer.codegen.gpu.common import VECTOR
 from seer.codegen.gpu.contiguous import move
-from seer.codegen.gpu.mma import COLUMNS, ROWS, TERMS
+from seer.codegen.gpu.mma import COLUMNS, ROWS
 from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import flop_count
-from seer.ir.expr import variables
+from seer.ir.expr import Read, variables
 from seer.ir.sketch import Sketch
 from seer.runtime.gpu import Gpu
 from seer.search.gpu_shape import GpuShape, dims_of, reads_of, reads_of_expanded
@@ -84,20 +84,29 @@ class GpuNest(GpuShape):
     def _matrix_cycles(self) -> np.ndarray:
         """Cycles of one warp's share of a block's matrix product."""
         g = self.gpu
-        eights = np.ones(self.count)
+        steps = np.ones(self.count)
         for a in self.op.reduce_axes:
-            eights = eights * -(-max(a.extent, 1) // self.covered[a.name]) * self.covered[a.name]
-        eights = eights / TERMS
-        mma = 3 * 2 * ROWS * COLUMNS * TERMS * g.num_sms * g.clock_hz / g.tf32_flops
-        loads = 4.0 * self.pieces[0] + 2.0 * self.pieces[1]
+            steps = steps * -(-max(a.extent, 1) // self.covered[a.name]) * self.covered[a.name]
+        terms, products = self.roles.piece_terms, self.roles.products
+        steps = steps / terms
+        flops = g.tf32_flops if terms == 8 else g.half_flops
+        mma = products * 2 * ROWS * COLUMNS * terms * g.num_sms * g.clock_hz / flops
+        # Pairs of neighbours are loaded at once, if they are neighbours in memory too.
+        each = [1.0 if terms == 8 or self._reads_pairs(r) else 2.0 for r in (self.roles.a, self.roles.b)]
+        loads = 4 * each[0] * self.pieces[0] + 2 * each[1] * self.pieces[1]
         multiplied = self.pieces[0] * self.pieces[1] * mma
-        issued = (self.pieces[0] * self.pieces[1] * 3 + loads * 4) / ISSUE_RATE
+        issued = (self.pieces[0] * self.pieces[1] * products + loads * 4) / ISSUE_RATE
         copies = self._copied() / self.threads / VECTOR * COPY_INSTRUCTIONS
-        total: np.ndarray = eights * np.maximum(multiplied, np.maximum(issued, loads)) + copies / ISSUE_RATE
+        total: np.ndarray = steps * np.maximum(multiplied, np.maximum(issued, loads)) + copies / ISSUE_RATE
         return total
 
+    def _reads_pairs(self, r: Read) -> bool:
+        """Whether neighbouring terms of a matrix product are neighbours in a tensor."""
+        last = dims_of(self.sketch, self.nest.stage, r.tensor.name)[-1]
+        return (self.roles.terms, 1) in last.terms
+
     def _copied(self) -> np.ndarray:
-        """Elements that a block of a matrix product copies to shared memory."""
+        """Words of four bytes that a block of a matrix product copies to shared memory."""
         chunks = np.ones(self.count)
         for a in self.op.reduce_axes:
             chunks = chunks * np.ceil(max(a.extent, 1) / self.covered[a.name])
@@ -106,7 +115,7 @@ class GpuNest(GpuShape):
             piece = np.ones(self.count)
             for d in dims_of(self.sketch, self.nest.stage, r.tensor.name):
                 piece = piece * d.extent(self.covered)
-            out += piece * chunks
+            out += piece * chunks * dtype_of(r.tensor.dtype).size_bytes / 4
         return out
 
     # -- how full the machine is -----------------------------------------------------------------
@@ -256,7 +265,7 @@ class GpuNest(GpuShape):
         if self.pattern == "tiled":
             return self.product(self.reduced, 0, 1, 2)
         if self.pattern == "mma":
-            return np.full(self.count, self.terms / TERMS)
+            return np.full(self.count, self.terms / self.roles.piece_terms)
         if self.pattern == "rows":
             out = np.zeros(self.count)
             for s in self.reductions or [self.nest.stage]:

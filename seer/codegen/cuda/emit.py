@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from seer.codegen.cuda.exprs import VECTOR, Writer
+from seer.codegen.cuda.exprs import NARROW, VECTOR, Writer, has_vectors, vector_function
 from seer.codegen.cuda.module import CudaModule, Launch, Scratch
 from seer.codegen.cuda.prelude import prelude
 from seer.codegen.gpu import LoweredKernels
@@ -45,10 +45,10 @@ def emit_module(lowered: LoweredKernels, target: Target, name: str) -> CudaModul
     scratch = tuple(Scratch(b.name, b.size_bytes) for b in lowered.scratch)
     launches = tuple(launch_of(p) for p in lowered.programs)
     programs = lowered.programs
-    has_matrices = any(isinstance(s, Mma) for p in programs for s in walk_stmts(p.body))
+    matrices = {s.narrow or "float32" for p in programs for s in walk_stmts(p.body) if isinstance(s, Mma)}
     has_narrow = any(is_narrow(b.dtype) for p in programs for b in (*p.params, *p.buffers))
     has_copies = any(isinstance(s, _COPIES) for p in programs for s in walk_stmts(p.body))
-    source = "\n".join([prelude(has_narrow, has_matrices, has_copies), *kernels])
+    source = "\n".join([prelude(has_narrow, matrices, has_copies), *kernels])
     return CudaModule(name, str(target), source, launches, lowered.args, scratch)
 
 
@@ -124,13 +124,12 @@ class _Kernel:
                 w.ranges[var] = (0, max(bounds(extent, w.ranges)[1] - 1, 0))
                 self.line(f"const int {w.names.of(var, var)} = {source};")
                 self.stmt(body)
-            case For(var, _, LoopKind.VECTORIZED, StartCopy() as copy):
-                w.ranges[var] = (0, VECTOR - 1)
-                self.start_copy(copy, var)
-            case For(var, extent, LoopKind.VECTORIZED, body) if self.is_vector(extent, body):
-                assert isinstance(body, Store)
-                w.ranges[var] = (0, VECTOR - 1)
-                self.vector_store(var, body)
+            case For(var, Const(width), LoopKind.VECTORIZED, StartCopy() as copy):
+                w.ranges[var] = (0, int(width) - 1)
+                self.start_copy(copy, var, int(width))
+            case For(var, Const(width), LoopKind.VECTORIZED, Store() as store) if is_vector(width, store):
+                w.ranges[var] = (0, int(width) - 1)
+                self.vector_store(var, store, int(width))
             case For(var, extent, kind, body):
                 w.ranges[var] = (0, max(bounds(extent, w.ranges)[1] - 1, 0))
                 if kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
@@ -153,7 +152,8 @@ class _Kernel:
                 self.store(buffer, indices, w.value(value))
             case Mma():
                 a, b, acc = (w.element(x, at) for x, at, _ in s.parts)
-                self.line(f"seer_mma_3xtf32({acc}, {a}, {b});")
+                function = "seer_mma_3xtf32" if s.narrow is None else f"seer_mma_{NARROW[s.narrow]}"
+                self.line(f"{function}({acc}, {a}, {b});")
             case StartCopy():
                 self.start_copy(s, None)
             case CommitCopies():
@@ -171,67 +171,73 @@ class _Kernel:
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], text: str) -> None:
         self.line(f"{self.writer.element(buffer, indices)} = {text};")
 
-    def start_copy(self, s: StartCopy, v: str | None) -> None:
-        """One element, or four if both ends are aligned (and one by one if they are not)."""
+    def start_copy(self, s: StartCopy, v: str | None, width: int = 1) -> None:
+        """One element, or `width` if both ends are aligned (and one by one if they are not)."""
         w = self.writer
         cond = s.value.cond if isinstance(s.value, Select) else None
         load = s.value.a if isinstance(s.value, Select) else s.value
         assert isinstance(load, Load)
-        size, to, origin = 4, f"&{w.element(s.buffer, s.indices)}", f"&{w.element(load.buffer, load.indices)}"
+        size = dtype_of(s.buffer.dtype).size_bytes
+        to, origin = f"&{w.element(s.buffer, s.indices)}", f"&{w.element(load.buffer, load.indices)}"
         if v is not None:
-            wide_to = w.vector_address(s.buffer, s.indices, v)
-            wide_origin = w.vector_address(load.buffer, load.indices, v)
+            wide_to = w.vector_address(s.buffer, s.indices, v, width)
+            wide_origin = w.vector_address(load.buffer, load.indices, v, width)
             if wide_to is None or wide_origin is None or (cond is not None and v in variables(cond)):
                 name = w.names.of(v, v)
                 self.line("#pragma unroll")
-                with self.block(f"for (int {name} = 0; {name} < {VECTOR}; ++{name})"):
+                with self.block(f"for (int {name} = 0; {name} < {width}; ++{name})"):
                     self.start_copy(s, None)
                 return
-            size, to, origin = 16, wide_to, wide_origin
+            size, to, origin = size * width, wide_to, wide_origin
+        if size < 4:  # too little for cp.async
+            self.store(s.buffer, s.indices, w.value(s.value))
+            return
         if cond is None:
             self.line(f"seer_cp_async_{size}({to}, {origin});")
         else:
             self.line(f"seer_cp_async_{size}_or_zero({to}, {origin}, {w.value(cond)});")
 
-    # -- four at once --------------------------------------------------------------------------
+    # -- two or four at once -------------------------------------------------------------------
 
-    def is_vector(self, extent: Expr, body: Stmt) -> bool:
-        """Whether a vectorised loop can be written with seer_float4."""
-        is_four = isinstance(extent, Const) and extent.value == VECTOR
-        return is_four and isinstance(body, Store) and body.buffer.dtype == "float32"
-
-    def vector_store(self, v: str, s: Store) -> None:
-        """Four elements: loads and the store at once where they are neighbours and aligned."""
-        w = self.writer
-        address = w.vector_address(s.buffer, s.indices, v)
-        whole = w.vector(s.value, v)
+    def vector_store(self, v: str, s: Store, width: int) -> None:
+        """Some elements: loads and the store at once where they are neighbours and aligned."""
+        w, dtype = self.writer, s.buffer.dtype
+        store, make = (vector_function(what, dtype, width) for what in ("store", "make"))
+        can_store = width == VECTOR or is_narrow(dtype)
+        address = w.vector_address(s.buffer, s.indices, v, width) if can_store else None
+        whole = w.vector(s.value, v, width)
         if address is not None and whole is not None:
-            self.line(f"seer_store4({address}, {whole});")
+            self.line(f"{store}({address}, {whole});")
             return
-        value = w.lanes(s.value, v, self.hoist)
+        value = w.lanes(s.value, v, width, self.hoist)
         if address is None and value is s.value and v in variables(value):
-            self._lane_loop(v, s)
+            self._lane_loop(v, s, width)
             return
-        texts = [w.value(w.lane(value, v, k)) for k in range(VECTOR)]
+        texts = [w.value(w.lane(value, v, k)) for k in range(width)]
         if address is not None:
-            self.line(f"seer_store4({address}, seer_make4({', '.join(texts)}));")
+            self.line(f"{store}({address}, {make}({', '.join(texts)}));")
             return
         for k, text in enumerate(texts):
             at = tuple(simplify(w.lane(i, v, k), w.ranges) for i in s.indices)
             self.store(s.buffer, at, text)
 
-    def _lane_loop(self, v: str, s: Store) -> None:
+    def _lane_loop(self, v: str, s: Store, width: int) -> None:
         name = self.writer.names.of(v, v)
         self.line("#pragma unroll")
-        with self.block(f"for (int {name} = 0; {name} < {VECTOR}; ++{name})"):
+        with self.block(f"for (int {name} = 0; {name} < {width}; ++{name})"):
             self.stmt(s)
 
-    def hoist(self, text: str) -> str:
-        """A new variable for four loaded values."""
+    def hoist(self, text: str, kind: str) -> str:
+        """A new variable for some loaded values."""
         self.n_temps += 1
-        name = f"four_{self.n_temps}"
-        self.line(f"const seer_float4 {name} = {text};")
+        name = f"four_{self.n_temps}" if kind.endswith("4") else f"two_{self.n_temps}"
+        self.line(f"const {kind} {name} = {text};")
         return name
+
+
+def is_vector(width: float, s: Store) -> bool:
+    """Whether so many neighbours may be loaded or stored at once."""
+    return width in (2, VECTOR) and has_vectors(s.buffer.dtype)
 
 
 def _memory(b: Buffer) -> str:

@@ -112,8 +112,8 @@ _RESERVED = frozenset(
 _CALLS = {"exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "erf": "erf", "pow": "pow"}
 _CALLS |= {"abs": "fabs", "floor": "floor"}
 
-# How the functions that convert 16-bit floats are called.
-_NARROW = {"float16": "half", "bfloat16": "bf16"}
+# How functions on 16-bit floats are called.
+NARROW = {"float16": "half", "bfloat16": "bf16"}
 
 Text = tuple[str, int]
 
@@ -189,15 +189,17 @@ class Writer:
             return name + "".join(f"[{self.index(simplify(i, self.ranges))}]" for i in indices)
         return f"{name}[{self.index(self.flat(buffer, indices))}]"
 
-    def vector_address(self, buffer: Buffer, indices: tuple[Expr, ...], v: str) -> str | None:
-        """Where four neighbours start, if `v` counts four aligned float32 side by side."""
-        if buffer.dtype != "float32" or buffer.scope is Scope.REGISTER:
+    def vector_address(
+        self, buffer: Buffer, indices: tuple[Expr, ...], v: str, width: int = VECTOR
+    ) -> str | None:
+        """Where neighbours start, if `v` counts `width` of them that are aligned together."""
+        if not has_vectors(buffer.dtype) or buffer.scope is Scope.REGISTER:
             return None
         terms, constant = affine(self.flat(buffer, indices))
         if terms.pop(Var(v), 0) != 1 or any(v in variables(t) for t in terms):
             return None
         start = from_affine(terms, constant)
-        if divisor(start, self.known) % VECTOR:
+        if divisor(start, self.known) % width:
             return None
         return f"&{self.names.of(buffer, buffer.name)}[{self.index(start)}]"
 
@@ -222,7 +224,7 @@ class Writer:
         match e:
             case Const(value, dtype):
                 return constant(value, dtype, ctype)
-            case Var(name, "float32"):  # one of four loaded values
+            case Var(name, "float32" | "float16" | "bfloat16"):  # one of some loaded values
                 return name, _ATOM
             case Var(name, _):
                 text = self.names.of(name, name)
@@ -261,11 +263,11 @@ class Writer:
                 test = test if binds <= _OR else f"({test})"
                 return f"{test} ? {sub(a, _OR)} : {sub(b, _OR)}", _ANY
             case Cast(a, dtype) if is_narrow(a.dtype):
-                wide = f"seer_{_NARROW[a.dtype]}_to_float({self.value(a)})"
+                wide = f"seer_{NARROW[a.dtype]}_to_float({self.value(a)})"
                 return (wide, _ATOM) if dtype == "float32" else (f"({dtype_of(dtype).c}){wide}", _UNARY)
             case Cast(a, dtype) if is_narrow(dtype):
                 given = self.value(a) if a.dtype == "float32" else f"(float)({self.value(a)})"
-                return f"seer_float_to_{_NARROW[dtype]}({given})", _ATOM
+                return f"seer_float_to_{NARROW[dtype]}({given})", _ATOM
             case Cast(a, dtype):
                 text, binds = self._value(a)
                 text = text if binds <= _UNARY else f"({text})"
@@ -283,39 +285,38 @@ class Writer:
         kind = ctype if a.dtype == "int64" else dtype_of(a.dtype).c
         return f"seer_floor{'div' if op == '//' else 'mod'}<{kind}>({sub(a, _ANY)}, {sub(b, _ANY)})", _ATOM
 
-    # -- four at once --------------------------------------------------------------------------
+    # -- two or four at once -------------------------------------------------------------------
 
-    def vector(self, e: Expr, v: str) -> str | None:
-        """Four values for v = 0..3 as one seer_float4, if loads give them all at once."""
-        if e.dtype != "float32":
+    def vector(self, e: Expr, v: str, width: int) -> str | None:
+        """The values for v = 0..width - 1 as one vector, if loads give them all at once."""
+        if not has_vectors(e.dtype):
             return None
         if isinstance(e, Load):
-            address = self.vector_address(e.buffer, e.indices, v)
-            return None if address is None else f"seer_load4({address})"
-        if isinstance(e, Const):
-            x = self.value(e)
-            return f"seer_make4({x}, {x}, {x}, {x})"
+            address = self.vector_address(e.buffer, e.indices, v, width)
+            return None if address is None else f"{vector_function('load', e.dtype, width)}({address})"
+        if isinstance(e, Const) and (width == VECTOR or is_narrow(e.dtype)):
+            return f"{vector_function('make', e.dtype, width)}({', '.join([self.value(e)] * width)})"
         if isinstance(e, Select) and v not in variables(e.cond):
-            a, b = self.vector(e.a, v), self.vector(e.b, v)
+            a, b = self.vector(e.a, v, width), self.vector(e.b, v, width)
             if a is None or b is None:
                 return None
             cond, binds = self._value(e.cond)
             return f"{cond if binds <= _OR else f'({cond})'} ? {a} : {b}"
         return None
 
-    def lanes(self, e: Expr, v: str, hoist: Callable[[str], str]) -> Expr:
-        """`e` with loads of four neighbours replaced by variables that `hoist` makes; see `lane`."""
+    def lanes(self, e: Expr, v: str, width: int, hoist: Callable[[str, str], str]) -> Expr:
+        """`e` with loads of neighbours replaced by variables that `hoist` makes; see `lane`."""
         if v not in variables(e):
             return e
-        text = self.vector(e, v)
+        text = self.vector(e, v, width)
         if text is not None:
-            return Var(f"{hoist(text)}.{v}", "float32")
+            return Var(f"{hoist(text, vector_type(e.dtype, width))}.{v}", e.dtype)
         if isinstance(e, Load):
             return e
         kids = children(e)
         if isinstance(e, Select) and v in variables(e.cond):
             return e
-        new = tuple(self.lanes(k, v, hoist) for k in kids)
+        new = tuple(self.lanes(k, v, width, hoist) for k in kids)
         return rebuild(e, new)
 
     def lane(self, e: Expr, v: str, k: int) -> Expr:
@@ -324,11 +325,26 @@ class Writer:
 
         def go(n: Expr) -> Expr:
             if isinstance(n, Var) and n.name.endswith(suffix):
-                return Var(f"{n.name.removesuffix(suffix)}.{'xyzw'[k]}", "float32")
+                return Var(f"{n.name.removesuffix(suffix)}.{'xyzw'[k]}", n.dtype)
             kids = children(n)
             return rebuild(n, tuple(map(go, kids))) if kids else n
 
         return simplify(substitute(go(e), {v: as_expr(k)}), self.ranges)
+
+
+def has_vectors(dtype: str) -> bool:
+    """Whether neighbours of a type can be loaded and stored at once."""
+    return dtype == "float32" or is_narrow(dtype)
+
+
+def vector_type(dtype: str, width: int) -> str:
+    """The C type of so many neighbours."""
+    return f"seer_{'ushort' if is_narrow(dtype) else 'float'}{width}"
+
+
+def vector_function(what: str, dtype: str, width: int) -> str:
+    """The function that loads, stores or makes so many neighbours."""
+    return f"seer_{what}{width}{'_16' if is_narrow(dtype) else ''}"
 
 
 def _function(name: str, dtype: str) -> str:

@@ -8,7 +8,7 @@ operations are laid out as the PTX manual says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from seer.errors import UserError
@@ -63,6 +63,22 @@ def _same(signature: str, body: str) -> Intrinsic:
     return Intrinsic(signature, f"  {body}", body)
 
 
+def _vectors_of_16_bits(count: int) -> Iterator[Intrinsic]:
+    """Loads, stores and makes some neighbours at once."""
+    kind, cuda = f"seer_ushort{count}", f"ushort{count}"
+    lanes = "xyzw"[:count]
+    parameters = ", ".join(f"unsigned short {x}" for x in lanes)
+    yield _same(
+        f"{kind} seer_load{count}_16(const unsigned short* from)",
+        f"return *reinterpret_cast<const {cuda}*>(from);",
+    )
+    yield _same(
+        f"void seer_store{count}_16(unsigned short* to, {kind} value)",
+        f"*reinterpret_cast<{cuda}*>(to) = value;",
+    )
+    yield _same(f"{kind} seer_make{count}_16({parameters})", f"return make_{cuda}({', '.join(lanes)});")
+
+
 def _mma(name: str, ptx: str, emulated: str) -> Intrinsic:
     return Intrinsic(
         f"void {name}(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])",
@@ -114,6 +130,9 @@ _ALL = (
     _same("seer_float4 seer_load4(const float* from)", "return *reinterpret_cast<const float4*>(from);"),
     _same("void seer_store4(float* to, seer_float4 value)", "*reinterpret_cast<float4*>(to) = value;"),
     _same("seer_float4 seer_make4(float x, float y, float z, float w)", "return make_float4(x, y, z, w);"),
+    _same("seer_float2 seer_load2(const float* from)", "return *reinterpret_cast<const float2*>(from);"),
+    *_vectors_of_16_bits(2),
+    *_vectors_of_16_bits(4),
     _same("float seer_fma(float a, float b, float c)", "return __fmaf_rn(a, b, c);"),
     _same("double seer_fma(double a, double b, double c)", "return __fma_rn(a, b, c);"),
     Intrinsic(
@@ -170,6 +189,7 @@ _ALL = (
     _cp_async(8, "ca"),
     _cp_async(16, "cg"),
     _cp_async_or_zero(4, "ca"),
+    _cp_async_or_zero(8, "ca"),
     _cp_async_or_zero(16, "cg"),
     Intrinsic(
         "void seer_cp_async_commit()",
@@ -185,7 +205,11 @@ _ALL = (
 )
 INTRINSICS = tuple(dict.fromkeys(i.name for i in _ALL))
 
-_TYPES = "typedef float4 seer_float4;\n"
+_TYPES = """typedef float2 seer_float2;
+typedef float4 seer_float4;
+typedef ushort2 seer_ushort2;
+typedef ushort4 seer_ushort4;
+"""
 
 # NVRTC has no headers, and so no such macros.
 _MACROS = """#ifndef INFINITY

@@ -1,13 +1,16 @@
-"""Matrix products by tensor cores: the warps of a block multiply pieces of 16x8 by 8x8.
+"""Matrix products by tensor cores: the warps of a block multiply pieces of 16x8 by 8x8, or of 16x16 by 16x8.
 
     block of the output (some rows times some columns)
       for each block of the reduction
         sync; both inputs -> shared memory, rows padded to lie in different banks; sync
-        for each 8 terms: fragments of both inputs -> registers; all pieces of the warp multiplied
+        for each 8 or 16 terms: fragments of both inputs -> registers; all pieces of the warp multiplied
       epilogue of each finished element that lies inside the output
 
 Rows are the axes that only one input has, columns those that only the other has: the rows of a
-convolution are its pixels. float32 stays float32: each multiplication is three of tf32.
+convolution are its pixels. Sums are of float32, and factors are what they are: float32 times float32 is
+three products of tf32, 8 terms at a time. What is stored in 16 bits goes to tensor cores of 16 bits, 16
+terms at a time: once if both factors have the same 16-bit type; a float32 that it is multiplied by is
+the sum of two of bfloat16, and so is a float16 then.
 """
 
 from __future__ import annotations
@@ -19,16 +22,17 @@ from dataclasses import dataclass
 from seer.codegen.gpu.common import Lets, grid, guarded, param, store_finished, take_apart, unrolled, wrap
 from seer.codegen.gpu.pipeline import pipeline
 from seer.codegen.gpu.staged import StagedCopy, staged_dims
-from seer.codegen.gpu.tiled import zero_padded_axes
+from seer.codegen.gpu.tiled import factor, zero_padded_axes
 from seer.codegen.lower.context import Context
+from seer.dtypes import is_narrow
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import Binary, Expr, Load, Read, Var, all_of, as_expr, minimum, substitute, variables
-from seer.ir.loops import Buffer, For, LoopKind, Mma, Scope, Stmt, Store, Sync, seq
+from seer.ir.loops import For, LoopKind, Mma, Scope, Stmt, Store, Sync, seq
 from seer.ir.simplify import simplify
 from seer.ir.sketch import Nest
 from seer.ir.tensor import identity_of
 
-ROWS, COLUMNS, TERMS, WARP = 16, 8, 8, 32
+ROWS, COLUMNS, WARP = 16, 8, 32
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,23 @@ class Roles:
     terms: str
     other_terms: tuple[str, ...]
 
+    @property
+    def types(self) -> tuple[str, str]:
+        """The types of the factors as they are stored."""
+        return self.a.tensor.dtype, self.b.tensor.dtype
+
+    @property
+    def piece_terms(self) -> int:
+        """Terms that a tensor core multiplies at a time."""
+        return 16 if any(map(is_narrow, self.types)) else 8
+
+    @property
+    def products(self) -> int:
+        """Products of tensor cores for one of these."""
+        if self.types[0] == self.types[1]:
+            return 1 if is_narrow(self.types[0]) else 3
+        return 2 if "bfloat16" in self.types else 3
+
 
 def matrix_roles(dag: ComputeDAG, stage: str) -> Roles | None:
     """The roles of a stage's axes, or None if it is no product of matrices."""
@@ -50,8 +71,10 @@ def matrix_roles(dag: ComputeDAG, stage: str) -> Roles | None:
     body = op.body
     if not (isinstance(body, Binary) and body.op == "*" and body.dtype == "float32" and op.reduce_axes):
         return None
-    a, b = body.a, body.b
-    if not (isinstance(a, Read) and isinstance(b, Read) and a.tensor is not b.tensor):
+    a, b = factor(body.a), factor(body.b)
+    if a is None or b is None or a.tensor is b.tensor:
+        return None
+    if a.tensor.dtype != b.tensor.dtype and "float32" not in (a.tensor.dtype, b.tensor.dtype):
         return None
     if any(staged_dims(dag, stage, r.tensor.name) is None for r in (a, b)):
         return None
@@ -79,7 +102,7 @@ class MmaLowering:
         self.op = ctx.op(nest.stage)
         self.extent = {a.name: a.extent for a in (*self.op.axes, *self.op.reduce_axes)}
         self.tile = {s.axis: ctx.values[s.params[0]] if s.params else 1 for s in nest.splits}
-        self.tile[roles.terms] = -(-self.tile[roles.terms] // TERMS) * TERMS
+        self.tile[roles.terms] = -(-self.tile[roles.terms] // roles.piece_terms) * roles.piece_terms
         self.trips = {a: -(-n // self.tile[a]) for a, n in self.extent.items()}
         self.warps = tuple(ctx.values[p] for p in nest.bind.warps)
         self.size = (
@@ -93,19 +116,19 @@ class MmaLowering:
         reduced = {roles.terms, *roles.other_terms}
         self.stages = param(ctx, nest.bind.stages, 1)
         self.copies = [
-            StagedCopy(ctx, nest.stage, r.tensor, reduced, 1, self.tile, True, self.stages)
+            StagedCopy(ctx, nest.stage, r.tensor, reduced, 1, self.tile, roles.piece_terms, self.stages)
             for r in (roles.a, roles.b)
         ]
-        self.acc = self._registers(nest.stage, (*self.pieces, 4))
-        self.fragments = (
-            self._registers(f"{roles.a.tensor.name}_part", (self.pieces[0], 4)),
-            self._registers(f"{roles.b.tensor.name}_part", (self.pieces[1], 2)),
+        self.acc = ctx.new_buffer(nest.stage, (*self.pieces, 4), "float32", Scope.REGISTER)
+        self.side_by_side = roles.piece_terms // 8
+        self.fragments = tuple(
+            ctx.new_buffer(
+                f"{r.tensor.name}_part", (pieces, count * self.side_by_side), r.tensor.dtype, Scope.REGISTER
+            )
+            for r, pieces, count in zip((roles.a, roles.b), self.pieces, (4, 2), strict=True)
         )
         self.start: dict[str, Expr] = {}
         self.inner: dict[str, Expr] = {}
-
-    def _registers(self, hint: str, shape: tuple[int, ...]) -> Buffer:
-        return self.ctx.new_buffer(hint, shape, "float32", Scope.REGISTER)
 
     def lower(self) -> Stmt:
         blocks = math.prod(self.trips[a.name] for a in self.op.axes)
@@ -189,7 +212,7 @@ class MmaLowering:
         )
 
     def _terms(self) -> Stmt:
-        """The terms of a block of the reduction, eight at a time."""
+        """The terms of a block of the reduction, a piece at a time."""
         ctx = self.ctx
         opened: list[tuple[Var, Expr]] = []
         for a in self.roles.other_terms:
@@ -198,15 +221,15 @@ class MmaLowering:
             self.inner[a] = var if self.tile[a] != 1 else as_expr(0)
             if self.tile[a] != 1:
                 opened.append((var, left))
-        eights = self.tile[self.roles.terms] // TERMS
-        var = ctx.fresh(f"{self.roles.terms}1", eights)
-        self.inner[self.roles.terms] = (var if eights > 1 else as_expr(0)) * TERMS
+        steps = self.tile[self.roles.terms] // self.roles.piece_terms
+        var = ctx.fresh(f"{self.roles.terms}1", steps)
+        self.inner[self.roles.terms] = (var if steps > 1 else as_expr(0)) * self.roles.piece_terms
         body = seq(self._load(0), self._load(1), self._multiply())
-        if eights > 1:
+        if steps > 1:
             limit = ctx.values[self.nest.unroll] if self.nest.unroll is not None else 0
-            few = eights * self.pieces[0] * self.pieces[1] <= limit
+            few = steps * self.pieces[0] * self.pieces[1] <= limit
             kind = LoopKind.UNROLLED if few else LoopKind.SERIAL
-            body = For(var.name, as_expr(eights), kind, body)
+            body = For(var.name, as_expr(steps), kind, body)
         for v, trips in reversed(opened):
             body = For(v.name, trips, LoopKind.SERIAL, body)
         return body
@@ -216,21 +239,27 @@ class MmaLowering:
         ctx = self.ctx
         read = (self.roles.a, self.roles.b)[side]
         _, _, group, quad = self.warp_parts
-        p = ctx.fresh("p", self.pieces[side])
+        wide = self.side_by_side  # neighbouring terms of a thread
+        p, v = ctx.fresh("p", self.pieces[side]), ctx.fresh("v", wide)
+        lane: Expr = v if wide > 1 else as_expr(0)
         piece: Expr = p if self.pieces[side] > 1 else as_expr(0)
         stores: list[Stmt] = []
         for half in (0, 1) if side == 0 else (0,):
             at, lets, _ = self._coordinates(side, self._line(side, piece, group + 8 * half))
             inside: list[Stmt] = []
             for k in (0, 1):
-                term = {self.roles.terms: self.inner[self.roles.terms] + quad + 4 * k}
+                first = (quad + 4 * k) * wide
+                term = {self.roles.terms: self.inner[self.roles.terms] + first + lane}
                 where = {**self.start, **at}
-                for a, v in {**self.inner, **term}.items():
-                    where[a] = self.start[a] + v
+                for a, x in {**self.inner, **term}.items():
+                    where[a] = self.start[a] + x
                 indices = tuple(substitute(i, where) for i in read.indices)
                 value = Load(self.copies[side].buffer, self.copies[side].at(indices))
-                number = half + 2 * k if side == 0 else k
-                inside.append(Store(self.fragments[side], (piece, as_expr(number)), value))
+                number = (half + 2 * k if side == 0 else k) * wide
+                store: Stmt = Store(self.fragments[side], (piece, number + lane), value)
+                if wide > 1:
+                    store = For(v.name, as_expr(wide), LoopKind.VECTORIZED, store)
+                inside.append(store)
             stores.append(wrap(lets, seq(*inside)))
         return unrolled([(p, self.pieces[side])], seq(*stores))
 

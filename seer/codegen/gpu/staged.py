@@ -12,6 +12,7 @@ import numpy as np
 from seer.codegen.gpu.common import VECTOR, Lets, guarded, take_apart, wrap
 from seer.codegen.lower.context import Context
 from seer.dtypes import dtype as dtype_of
+from seer.dtypes import is_narrow
 from seer.ir.dag import ComputeDAG, compute_op
 from seer.ir.divisible import divisor
 from seer.ir.expr import Const, Expr, Load, Read, Select, Var, all_of, as_expr, children, select
@@ -23,6 +24,8 @@ Count = TypeVar("Count", int, np.ndarray)
 
 # Copies that a thread makes one after another in unrolled code; more of them run in a loop.
 MAX_UNROLLED_COPIES = 16
+# What cp.async moves at once, at most.
+MAX_COPY_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +97,19 @@ def dim_order(dims: tuple[Dim, ...], reduced: set[str], choice: int) -> tuple[in
     return (*(d for d in every if d not in inner), *inner)
 
 
-def padding(extent: Count, dim: Dim, reduced: set[str]) -> Count:
+def padding(extent: Count, dim: Dim, reduced: set[str], dtype: str, terms: int) -> Count:
     """Elements between rows of shared memory, so that a warp's fragment lies in 32 banks.
 
     Lanes of a fragment read 8 rows of 4 neighbours where rows run along the reduction, else 4 of 8.
+    Where a piece has 16 terms instead of 8, neighbours are pairs and only every second row is read.
     """
-    if any(a in reduced for a, _ in dim.terms):
-        return (4 - extent) % 8
-    return (8 - extent) % 16
+    is_along = any(a in reduced for a, _ in dim.terms)
+    is_half = (is_along == (terms == 8)) and not is_narrow(dtype)
+    return (4 - extent) % 8 if is_half else (8 - extent) % 16
 
 
 class StagedCopy:
-    """One tensor's piece in shared memory."""
+    """One tensor's piece in shared memory, its rows padded for fragments of so many `terms` if any."""
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class StagedCopy:
         reduced: set[str],
         choice: int,
         covered: dict[str, int],
-        is_padded: bool = False,
+        terms: int = 0,
         stages: int = 1,
     ) -> None:
         dims = staged_dims(ctx.sketch.dag, stage, tensor.name)
@@ -124,8 +128,9 @@ class StagedCopy:
         self.order = dim_order(dims, reduced, choice)
         self.extents = tuple(int(d.extent(covered)) for d in dims)
         shape = tuple(self.extents[d] for d in self.order)
-        if is_padded:
-            shape = (*shape[:-1], shape[-1] + int(padding(shape[-1], dims[self.order[-1]], reduced)))
+        if terms:
+            more = padding(shape[-1], dims[self.order[-1]], reduced, tensor.dtype, terms)
+            shape = (*shape[:-1], shape[-1] + int(more))
         self.stages, self.stage = stages, as_expr(0)
         if stages > 1:
             shape = (stages, *shape)
@@ -149,13 +154,14 @@ class StagedCopy:
     def vector(self, known: Mapping[str, int]) -> int:
         """How many elements each thread copies at once."""
         last = len(self.dims) - 1
-        aligned = (
-            dtype_of(self.tensor.dtype).size_bytes == 4
-            and self.extents[last] % VECTOR == 0
-            and self.tensor.shape[last] % VECTOR == 0
-            and divisor(self.base[last], known) % VECTOR == 0
-        )
-        return VECTOR if aligned else 1
+        size = dtype_of(self.tensor.dtype).size_bytes
+        if size != 4 and not is_narrow(self.tensor.dtype):
+            return 1
+        sizes = (self.extents[last], self.tensor.shape[last], divisor(self.base[last], known))
+        # What is copied ahead needs no registers on its way, and so may be wider.
+        is_late = self.stages > 1 and _is_plain_copy(self.ctx.resolve(Read(self.tensor, self.base)))
+        widths = (MAX_COPY_BYTES // size, VECTOR) if is_late else (VECTOR,)
+        return next((w for w in widths if all(n % w == 0 for n in sizes)), 1)
 
     def copy(self, thread: Expr, threads: int, known: Mapping[str, int]) -> Stmt:
         """The copy by all threads of a block; elements outside the tensor become 0."""
@@ -196,19 +202,19 @@ class StagedCopy:
         elif not cond.value:
             value = _zero(self.tensor.dtype)
         indices = self._at([*local[:-1], local[-1] + lane])
-        is_late = self.stages > 1 and _is_plain_copy(value)
+        is_late = self.stages > 1 and _is_plain_copy(value) and width * dtype_of(value.dtype).size_bytes >= 4
         body: Stmt = (StartCopy if is_late else Store)(self.buffer, indices, value)
         return For(v.name, as_expr(width), LoopKind.VECTORIZED, body) if width > 1 else body
 
 
 def _is_plain_copy(value: Expr) -> bool:
-    """Whether four bytes of an argument, or 0, are moved as they are."""
+    """Whether a float of an argument, or 0, is moved as it is."""
     if isinstance(value, Select):
         if value.b != _zero(value.dtype):
             return False
         value = value.a
     is_argument = isinstance(value, Load) and value.buffer.scope is Scope.ARG
-    return is_argument and dtype_of(value.dtype).size_bytes == 4
+    return is_argument and (dtype_of(value.dtype).size_bytes == 4 or is_narrow(value.dtype))
 
 
 def _zero(dtype: str) -> Const:

@@ -33,8 +33,9 @@ from seer.codegen.gpu.common import (
 from seer.codegen.gpu.pipeline import pipeline
 from seer.codegen.gpu.staged import StagedCopy
 from seer.codegen.lower.context import Context
+from seer.dtypes import is_narrow
 from seer.ir.dag import ComputeDAG
-from seer.ir.expr import Binary, Expr, Load, Read, Var, all_of, as_expr, minimum, rewrite, substitute
+from seer.ir.expr import Binary, Cast, Expr, Load, Read, Var, all_of, as_expr, minimum, rewrite, substitute
 from seer.ir.loops import For, LoopKind, Scope, Stmt, Store, Sync, seq
 from seer.ir.simplify import simplify
 from seer.ir.sketch import Nest
@@ -42,6 +43,13 @@ from seer.ir.tensor import ComputeOp, identity_of
 
 BLOCK, VTHREAD, THREAD, OUTER, INNER = range(5)  # levels of a spatial axis
 R0, R1, R2 = range(3)  # levels of a reduce axis
+
+
+def factor(e: Expr) -> Read | None:
+    """What one side of a product reads, if it is nothing else than a read, widened or not."""
+    if isinstance(e, Cast) and e.dtype == "float32" and is_narrow(e.a.dtype):
+        e = e.a
+    return e if isinstance(e, Read) else None
 
 
 def zero_padded_axes(dag: ComputeDAG, op: ComputeOp, staged: dict[str, int]) -> set[str]:
@@ -57,14 +65,13 @@ def zero_padded_axes(dag: ComputeDAG, op: ComputeOp, staged: dict[str, int]) -> 
     if not is_product or op.reducer is None or op.reducer.name != "sum":
         return set()
     assert isinstance(body, Binary)
-    sides = [body.a, body.b]
-    if not all(isinstance(s, Read) and staged.get(s.tensor.name, 0) for s in sides):
+    sides = [s for s in (factor(body.a), factor(body.b)) if s is not None]
+    if len(sides) < 2 or not all(staged.get(s.tensor.name, 0) for s in sides):
         return set()
     out = set()
     for a in op.reduce_axes:
         good = True
         for s in sides:
-            assert isinstance(s, Read)
             exact = [
                 d
                 for d, i in enumerate(s.indices)
