@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from seer.dtypes import promote
 from seer.errors import UserError
@@ -352,20 +352,25 @@ def call(name: str, *args: ExprLike) -> Expr:
 
 def children(e: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions, in order."""
-    match e:
-        case Const() | Var():
-            return ()
-        case Unary(_, a) | Cast(a, _):
-            return (a,)
-        case Binary(_, a, b) | Compare(_, a, b):
-            return (a, b)
-        case Select(c, a, b):
-            return (c, a, b)
-        case Call(_, args, _):
-            return args
-        case Read(_, indices) | Load(_, indices):
-            return indices
-    raise TypeError(f"not an expression: {e!r}")
+    found = _CHILDREN.get(type(e))
+    if found is None:
+        raise TypeError(f"not an expression: {e!r}")
+    return found(e)
+
+
+# By type: traversals spend much of their time here, and `match` tries one class after the other.
+_CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    Const: lambda e: (),
+    Var: lambda e: (),
+    Unary: lambda e: (e.a,),
+    Cast: lambda e: (e.a,),
+    Binary: lambda e: (e.a, e.b),
+    Compare: lambda e: (e.a, e.b),
+    Select: lambda e: (e.cond, e.a, e.b),
+    Call: lambda e: e.args,
+    Read: lambda e: e.indices,
+    Load: lambda e: e.indices,
+}
 
 
 def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
@@ -392,23 +397,32 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
     raise TypeError(f"not an expression: {e!r}")
 
 
-def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
+Done = dict[int, tuple[Expr, Expr]]  # id of an expression -> itself (an id must stay its own), the result
+
+
+def rewrite(e: Expr, fn: Callable[[Expr], Expr | None], done: Done | None = None) -> Expr:
     """Rebuild `e` from its leaves up; `fn` gives a node's replacement, or None to keep it.
 
-    A node that is reached by several ways is rebuilt once and stays shared.
+    A node that is reached by several ways is rebuilt once and stays shared; with the same `done`, that
+    holds over several calls.
     """
-    done: dict[int, Expr] = {}
+    known: Done = {} if done is None else done
 
     def go(e: Expr) -> Expr:
-        known = done.get(id(e))
-        if known is not None:
-            return known
+        found = known.get(id(e))
+        if found is not None:
+            return found[1]
+        fresh = e
         kids = children(e)
-        new = tuple(go(k) for k in kids)
-        fresh = rebuild(e, new) if any(n is not k for n, k in zip(new, kids, strict=True)) else e
+        if kids:
+            new = tuple([go(k) for k in kids])
+            for n, k in zip(new, kids, strict=True):
+                if n is not k:
+                    fresh = rebuild(e, new)
+                    break
         out = fn(fresh)
-        done[id(e)] = fresh if out is None else out
-        return done[id(e)]
+        known[id(e)] = (e, fresh if out is None else out)
+        return known[id(e)][1]
 
     return go(e)
 

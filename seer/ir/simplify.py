@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seer.ir.expr import Binary, Cast, Compare, Const, Expr, Select, Unary, Var, as_expr, rewrite
+from seer.ir.expr import Binary, Cast, Compare, Const, Done, Expr, Select, Unary, Var, as_expr, rewrite
 
 Range = tuple[int, int]
 Ranges = Mapping[str, Range]
@@ -94,14 +94,18 @@ def _collect(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
 
 def from_affine(terms: Mapping[Expr, int], constant: int) -> Expr:
     """The expression of an affine form, in the order of `terms`."""
-    out: Expr = as_expr(0)
+    out: Expr | None = None
     for term, coefficient in terms.items():
-        out = out + term * coefficient
-    return out + constant
+        part = term if coefficient == 1 else term * coefficient
+        out = part if out is None else out + part
+    return as_expr(constant) if out is None else out + constant if constant else out
 
 
-def simplify(e: Expr, ranges: Ranges) -> Expr:
-    """`e` with everything that `ranges` (inclusive) decides removed; the value is the same."""
+def simplify(e: Expr, ranges: Ranges, done: Done | None = None) -> Expr:
+    """`e` with everything that `ranges` (inclusive) decides removed; the value is the same.
+
+    With the same `done` and ranges, what is simplified is not looked at again.
+    """
 
     def step(n: Expr) -> Expr | None:
         match n:
@@ -129,7 +133,10 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
                 return _compare(op, a, b, ranges)
         return None
 
-    return rewrite(e, step)
+    out = rewrite(e, step, done)
+    if done is not None:
+        done[id(out)] = (out, out)
+    return out
 
 
 def _divide(op: str, a: Expr, d: int, ranges: Ranges) -> Expr | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seer.errors import ScheduleError
 from seer.ir.dag import compute_op
-from seer.ir.expr import Expr, Load, Read, Var, children, reads, rebuild, substitute
+from seer.ir.expr import Done, Expr, Load, Read, Var, children, reads, rebuild, substitute
 from seer.ir.loops import Buffer, Scope
 from seer.ir.simplify import Range, simplify
 from seer.ir.sketch import Attached, Nest, Pack, Sketch, trip_counts
@@ -102,15 +102,15 @@ class Context:
         `override` may answer a read itself (an accumulator, a packed copy); it is asked first.
         A node that is reached by several ways is resolved once and stays shared.
         """
-        return self._resolve(e, override, {})
+        return self._resolve(e, override, {}, {})
 
-    def _resolve(self, e: Expr, override: Override | None, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+    def _resolve(self, e: Expr, override: Override | None, done: Done, simple: Done) -> Expr:
         known = done.get(id(e))
         if known is None:  # holds e: an id must not be used again
-            known = done[id(e)] = (e, self._resolve_node(e, override, done))
+            known = done[id(e)] = (e, self._resolve_node(e, override, done, simple))
         return known[1]
 
-    def _resolve_node(self, e: Expr, override: Override | None, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+    def _resolve_node(self, e: Expr, override: Override | None, done: Done, simple: Done) -> Expr:
         if isinstance(e, Read):
             answer = override(e) if override is not None else None
             if answer is not None:
@@ -118,18 +118,18 @@ class Context:
             if e.tensor.name in self.inlined:
                 op = compute_op(e.tensor)
                 body = substitute(op.body, {a.name: i for a, i in zip(op.axes, e.indices, strict=True)})
-                return self._resolve(body, override, done)
-            indices = tuple(self._resolve(i, override, done) for i in e.indices)
+                return self._resolve(body, override, done, simple)
+            indices = tuple(self._resolve(i, override, done, simple) for i in e.indices)
             place = self.places.get(e.tensor.name)
             if place is None:
                 raise ScheduleError(
                     f"sketch {self.sketch.key}: {e.tensor.name} is read before it is computed"
                 )
-            return Load(place.buffer, tuple(simplify(i, self.ranges) for i in place.at(indices)))
+            return Load(place.buffer, tuple(simplify(i, self.ranges, simple) for i in place.at(indices)))
         kids = children(e)
-        new = tuple(self._resolve(k, override, done) for k in kids)
+        new = tuple(self._resolve(k, override, done, simple) for k in kids)
         if any(n is not k for n, k in zip(new, kids, strict=True)):
             e = rebuild(e, new)
         if e.dtype in ("bool", "int64") and kids:
-            return simplify(e, self.ranges)
+            return simplify(e, self.ranges, simple)
         return e
