@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from seer.errors import UserError
 from seer.ir.expr import (
@@ -136,23 +136,32 @@ def _visit(root: Tensor, order: list[Tensor], seen: set[int]) -> None:
             stack.extend((r.tensor, False) for r in reversed(reads(t.op.body)) if id(r.tensor) not in seen)
 
 
+@lru_cache(maxsize=1024)
 def flop_count(t: Tensor) -> int:
     """Floating-point operations to compute every element of `t`."""
     op = compute_op(t)
-    per_point = _operations(op.body)
+    per_point = _operations(op.body, {})
     if op.reducer is not None:
-        per_point += _operations(op.reducer.combine(Var("a", t.dtype), Var("b", t.dtype)))
+        per_point += _operations(op.reducer.combine(Var("a", t.dtype), Var("b", t.dtype)), {})
     return math.prod(t.shape) * math.prod(a.extent for a in op.reduce_axes) * per_point
 
 
-def _operations(e: Expr) -> int:
-    """Floating-point operations of one evaluation; of the sides of a Select the dearer one."""
+def _operations(e: Expr, done: dict[int, int]) -> int:
+    """Floating-point operations of one evaluation; of the sides of a Select the dearer one.
+
+    What is used several times counts as often, but is looked at once: `done` has it.
+    """
+    found = done.get(id(e))
+    if found is not None:
+        return found
+    kids = [_operations(k, done) for k in children(e)]
     if isinstance(e, Select):
-        return _operations(e.cond) + max(_operations(e.a), _operations(e.b))
-    mine = int(isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float"))
-    if isinstance(e, Call) and e.name == "fma":
-        mine = 2
-    return mine + sum(map(_operations, children(e)))
+        count = kids[0] + max(kids[1:])
+    else:
+        mine = int(isinstance(e, Binary | Unary | Call) and e.dtype.startswith("float"))
+        count = (2 if isinstance(e, Call) and e.name == "fma" else mine) + sum(kids)
+    done[id(e)] = count
+    return count
 
 
 def canonical_text(dag: ComputeDAG) -> str:

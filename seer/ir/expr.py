@@ -435,10 +435,12 @@ def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """Every node of `e`, parents first."""
-    yield e
-    for k in children(e):
-        yield from walk(k)
+    """Every node of `e`, parents first; a node that is reached by several ways comes as often."""
+    stack = [e]
+    while stack:
+        n = stack.pop()
+        yield n
+        stack += children(n)[::-1]
 
 
 def reads(e: Expr) -> list[Read]:

@@ -75,15 +75,26 @@ def has_reuse(op: ComputeOp) -> bool:
 
 
 def expand(dag: ComputeDAG, e: Expr, inlined: tuple[str, ...]) -> Expr:
-    """`e` with reads of inlined stages replaced by their bodies."""
-    if isinstance(e, Read) and e.tensor.name in inlined:
-        op = compute_op(e.tensor)
-        return expand(
-            dag, substitute(op.body, {a.name: i for a, i in zip(op.axes, e.indices, strict=True)}), inlined
-        )
-    kids = children(e)
-    new = tuple(expand(dag, k, inlined) for k in kids)
-    return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
+    """`e` with reads of inlined stages replaced by their bodies; shared nodes stay shared."""
+    if not inlined:
+        return e
+    done: dict[int, tuple[Expr, Expr]] = {}  # holds the expressions: an id must not be used again
+
+    def go(e: Expr) -> Expr:
+        known = done.get(id(e))
+        if known is None:
+            known = done[id(e)] = (e, look(e))
+        return known[1]
+
+    def look(e: Expr) -> Expr:
+        if isinstance(e, Read) and e.tensor.name in inlined:
+            op = compute_op(e.tensor)
+            return go(substitute(op.body, {a.name: i for a, i in zip(op.axes, e.indices, strict=True)}))
+        kids = children(e)
+        new = tuple([go(k) for k in kids])
+        return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
+
+    return go(e)
 
 
 def is_elementwise_of(dag: ComputeDAG, reader: str, stage: str, inlined: tuple[str, ...]) -> bool:
@@ -104,14 +115,11 @@ def has_regions(dag: ComputeDAG, stage: str, inlined: tuple[str, ...]) -> bool:
     """Whether part of a reader needs part of `stage` only: every index that reads it is affine."""
     for reader in dag.ops:
         op = compute_op(reader)
-        if reader.name in inlined or not any(
-            r.tensor.name == stage for r in reads(expand(dag, op.body, inlined))
-        ):
+        if reader.name in inlined:
             continue
         ranges = {a.name: (0, max(a.extent - 1, 0)) for a in (*op.axes, *op.reduce_axes)}
-        for r in reads(expand(dag, op.body, inlined)):
-            if r.tensor.name != stage:
-                continue
+        found = {id(r): r for r in reads(expand(dag, op.body, inlined)) if r.tensor.name == stage}
+        for r in found.values():
             terms = [t for i in r.indices for t in affine(simplify(i, ranges))[0]]
             if not all(isinstance(t, Var) for t in terms):
                 return False
