@@ -6,9 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seer.ir.expr import Expr, Var, as_expr, binary, compare, select
+from seer.ir.dag import ComputeDAG, flop_count
+from seer.ir.expr import Binary, Const, Done, Expr, Var, as_expr, binary, children, compare, select, walk
 from seer.ir.interp import evaluate
 from seer.ir.simplify import affine, bounds, from_affine, simplify
+from seer.ir.tensor import Axis, ComputeOp, Tensor, compute, placeholder
+from seer.search import analysis
 
 RANGES = {"a": (0, 6), "b": (-3, 12), "c": (5, 5)}
 NAMES = tuple(RANGES)
@@ -51,6 +54,45 @@ def test_simplify_is_done_after_one_pass_for_sums(e: Expr) -> None:
     once = simplify(e, RANGES)
     env = {"a": 3, "b": -2, "c": 5}
     assert value(simplify(once, RANGES), env) == value(once, env)
+
+
+@given(st.lists(expressions(), min_size=1, max_size=4), points)
+def test_what_is_done_is_simplified_once(found: list[Expr], env: dict[str, int]) -> None:
+    done: Done = {}
+    for e in (*found, binary("+", found[0], found[-1])):
+        out = simplify(e, RANGES, done)
+        assert value(out, env) == value(e, env)
+        assert simplify(out, RANGES, done) is out
+
+
+def test_shared_nodes_are_looked_at_once() -> None:
+    """A tree of 2**60 nodes that are 61: whoever looks at each as often as it is used never ends."""
+
+    def doubled(e: Expr) -> Expr:
+        for _ in range(60):
+            e = binary("+", e, e)
+        return e
+
+    x = placeholder((4,))
+    y = compute((4,), lambda i: x[i] * 2.0, "y")
+    z = Tensor("z", (4,), "float32", ComputeOp((Axis("i", 4),), doubled(y[Var("i")])))
+    assert flop_count(z) == 4 * (2**60 - 1)
+    e = doubled(y[Var("i")])
+    expanded = analysis.expand(ComputeDAG(y), e, ("y",))
+    for _ in range(60):
+        assert isinstance(expanded, Binary)
+        assert expanded.a is expanded.b
+        expanded = expanded.a
+    assert expanded == binary("*", x[Var("i")], 2.0)
+
+
+def test_walk_has_parents_first_and_keeps_the_order() -> None:
+    a, b, c = (Var(n) for n in NAMES)
+    inner = binary("*", a, b)
+    e = binary("+", inner, select(compare("<", c, a), inner, b))
+    names = [type(n).__name__ if children(n) else str(n.name) for n in walk(e) if not isinstance(n, Const)]
+    product = ["Binary", "a", "b"]
+    assert names == ["Binary", *product, "Select", "Compare", "c", "a", *product, "b"]
 
 
 @given(expressions(), points)
