@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +114,8 @@ def _load(args: argparse.Namespace) -> tuple[Graph, Target]:
         name, equals, value = item.partition("=")
         try:
             options[name] = float(value) if "." in value else int(value)
-        except ValueError:
+            equals = equals if math.isfinite(options[name]) else ""
+        except (ValueError, OverflowError):
             equals = ""
         if not equals:
             raise UserError(f"--set {item}: NAME=NUMBER is needed, such as image=224")
@@ -122,7 +124,10 @@ def _load(args: argparse.Namespace) -> tuple[Graph, Target]:
         target = target.with_threads(args.threads)
     if args.model.endswith(".onnx"):
         sizes = dict.fromkeys(("batch", "batch_size", "N"), args.batch)
-        return from_onnx(args.model, {**sizes, **{k: int(v) for k, v in options.items()}}), target
+        for k, v in options.items():
+            if isinstance(v, float):
+                raise UserError(f"--set {k}={v}: an open dimension is a whole number")
+        return from_onnx(args.model, {**sizes, **options}), target
     return zoo.get(args.model, **options), target
 
 
@@ -131,7 +136,7 @@ def _models(_: argparse.Namespace) -> int:
         function = zoo.MODELS[name]
         first = (inspect.getdoc(function) or "").split("\n")[0]
         print(f"{name:14} {first}")
-        print(f"{'':14} {inspect.signature(function)}".replace(" -> 'Graph'", ""))
+        print(f"{'':14} {zoo.arguments(name)}")
     return 0
 
 
@@ -172,6 +177,8 @@ def _families(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
+    if args.repeat < 1:
+        raise UserError(f"--repeat {args.repeat}: at least 1 turn is needed")
     model, target = _load(args)
     compiled = {"untuned": driver.compile(model, target, dtype=args.dtype)}
     if args.records is not None:

@@ -47,6 +47,7 @@ class Builder(Protocol[Built]):
 
 _log = logging.getLogger("seer")
 
+MAX_SECONDS = 1e9  # of a budget of time: some thirty years
 LARGE_BYTES = 8 << 20  # of constants, so that freeing them at once is worth some milliseconds
 
 
@@ -141,6 +142,7 @@ def tune(
     _check(model)
     _, chosen = resolved(target)
     _check_budget(trials, seconds)
+    seed = flags.seed() if seed is None else _checked_seed(seed)
     how = strategy_of(strategy)
     graph = prepare(model, dtype)
     parts = partition(graph)
@@ -148,7 +150,6 @@ def tune(
     tasks = tasks_of(parts, chosen, exact)
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
-    seed = flags.seed() if seed is None else seed
     database = records if isinstance(records, Records) else Records(records)
     with (
         _display(progress) as callback,
@@ -295,8 +296,19 @@ def _check(model: Graph) -> None:
 def _check_budget(trials: int | None, seconds: float | None) -> None:
     if trials is not None and (not isinstance(trials, int) or trials < 0):
         raise UserError(f"trials must be a whole number >= 0, given {trials!r}")
-    if seconds is not None and seconds < 0:
-        raise UserError(f"seconds must be >= 0, given {seconds!r}")
+    if seconds is None:
+        return
+    is_number = isinstance(seconds, int | float) and math.isfinite(seconds)
+    if not is_number or not 0 <= seconds <= MAX_SECONDS:
+        raise UserError(f"seconds must be a number from 0 to {MAX_SECONDS:.0e}, given {seconds!r}")
+
+
+def _checked_seed(seed: int) -> int:
+    """A seed that generators and records take."""
+    is_whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if not is_whole or not 0 <= seed <= flags.MAX_SEED:
+        raise UserError(f"seed must be a whole number from 0 to {flags.MAX_SEED}, given {seed!r}")
+    return int(seed)
 
 
 @contextlib.contextmanager

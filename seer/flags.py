@@ -19,6 +19,8 @@ from collections.abc import Callable
 
 from seer.errors import UserError
 
+MAX_SEED = 2**63 - 1  # of what records keep
+
 STAGES = ("graph", "partition", "dag", "sketch", "loops", "llvm", "asm", "cuda", "search", "model")
 
 
@@ -56,7 +58,7 @@ def check_level() -> int:
 
 def seed() -> int:
     """The seed to use where the caller gives none."""
-    return _integer("SEER_SEED", 0, 0, 2**63 - 1)
+    return _integer("SEER_SEED", 0, 0, MAX_SEED)
 
 
 def workers() -> int:

@@ -179,6 +179,12 @@ def test_errors(tmp_path: Path) -> None:
         seer.tune(g, trials=1, strategy="magic", progress=False)
     with pytest.raises(UserError, match="trials must be"):
         seer.tune(g, trials=-1, progress=False)
+    for seed in (-1, 1.5, True, 2**64):
+        with pytest.raises(UserError, match="seed must be a whole number"):
+            seer.tune(g, trials=1, seed=seed, progress=False)  # type: ignore[arg-type]
+    for seconds in (float("nan"), float("inf"), -1, 1e300, "1"):
+        with pytest.raises(UserError, match="seconds must be"):
+            seer.tune(g, seconds=seconds, progress=False)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"a seer\.Graph"):
         seer.compile(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(RecordError):

@@ -16,7 +16,8 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     out = capsys.readouterr().out
     assert "resnet18" in out
-    assert "batch: 'int' = 1" in out or "batch: int = 1" in out
+    assert "(batch: int = 1" in out
+    assert "'" not in out.split("resnet18")[1].split("\n")[1]
 
 
 def test_families(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +49,12 @@ def test_tune_and_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["bench", "mlp", "--records", "/nowhere/r.db"], "no records at"),
         (["bench", "mlp", "--target", "cuda9"], "unknown target kind"),
         (["bench", "mlp", "--threads", "0"], "at least 1 thread"),
+        (["bench", "mlp", "--repeat", "0"], "--repeat 0"),
+        (["bench", "mlp", "--set", "batch=1.5"], "batch must be a whole number, given 1.5"),
+        (["bench", "mlp", "--set", "features=-3"], "features=-3"),
+        (["bench", "mlp", "--set", "features=1.e999"], "NAME=NUMBER"),
+        (["tune", "mlp", "--seed", "-1"], "seed must be"),
+        (["tune", "mlp", "--seconds", "nan"], "seconds must be"),
     ],
 )
 def test_errors_are_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,7 @@ def _with_option(strategy: Strategy, text: str, option: str) -> Strategy:
     key, _, value = option.partition("=")
     if key == "families" and value in RULES:
         return replace(strategy, families=value)
-    if value.isdigit():
+    if value.isdecimal():
         n = int(value)
         match key:
             case "foresee":

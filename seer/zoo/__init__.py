@@ -13,6 +13,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from seer.errors import UserError
 from seer.graph.graph import Graph
 from seer.zoo.bert import bert_base
@@ -42,11 +44,25 @@ def get(name: str, **options: Any) -> Graph:
     """
     if name not in MODELS:
         raise UserError(f"unknown model {name!r}; the zoo has {', '.join(MODELS)}")
+    known = arguments(name)
     try:
-        inspect.signature(MODELS[name]).bind(**options)
+        known.bind(**options)
     except TypeError as e:
-        raise UserError(f"model {name}{inspect.signature(MODELS[name])}: {e}") from None
-    return MODELS[name](**options)
+        raise UserError(f"model {name}{known}: {e}") from None
+    for key, value in options.items():
+        if known.parameters[key].annotation is int and not isinstance(value, int | np.integer):
+            raise UserError(f"model {name}: {key} must be a whole number, given {value!r}")
+    try:
+        return MODELS[name](**options)
+    except (ValueError, ArithmeticError) as e:  # of what the options lead to, far from their names
+        given = ", ".join(f"{k}={v}" for k, v in options.items())
+        raise UserError(f"model {name} with {given}: {e}") from None
+
+
+def arguments(name: str) -> inspect.Signature:
+    """The arguments of a model of the zoo."""
+    found = inspect.signature(MODELS[name], eval_str=True)
+    return found.replace(return_annotation=inspect.Signature.empty)
 
 
 __all__ = [
