@@ -203,6 +203,10 @@ def test_depthwise_multiplier() -> None:
         ("conv2d", ((1, 3, 8, 8), (4, 5, 3, 3)), {}, ["take 5 channels", "input has 3"]),
         ("conv2d", ((1, 3, 2, 2), (4, 3, 3, 3)), {}, ["kernel of 3", "image of 2"]),
         ("conv2d", ((1, 3, 8, 8), (4, 3, 3, 3)), {"stride": 0}, ["stride", ">= 1"]),
+        ("conv2d", ((1, 3, 8, 8), (4, 3, 3, 3)), {"stride": 1.5}, ["stride", ">= 1", "1.5"]),
+        ("conv2d", ((1, 3, 8, 8), (4, 3, 3, 3)), {"dilation": 1.5}, ["dilation", ">= 1", "1.5"]),
+        ("conv2d", ((1, 3, 8, 8), (4, 3, 3, 3)), {"padding": 1.5}, ["padding", "'same'", "1.5"]),
+        ("reduce_sum", ((3, 4),), {"axes": 1.5}, ["axes", "1.5"]),
         ("conv2d", ((1, 3, 8, 8), (4, 3, 3, 3)), {"padding": "some"}, ["padding", "'same'"]),
         ("reshape", ((3, 4),), {"shape": (5, 2)}, ["12 elements", "has 10"]),
         ("transpose", ((3, 4),), {"axes": (0, 0)}, ["order of 0..1"]),
@@ -235,6 +239,66 @@ def test_wrong_calls_are_graph_errors() -> None:
         x + Graph("other").input((2, 3), "int32")
     with pytest.raises(AttributeError, match="no attribute"):
         x.does_not_exist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "into"),
+    [
+        ("int32", 2**40, "int32"),
+        ("int64", -(2**70), "int64"),
+        ("float32", 10**39, "float32"),
+        ("float32", 1e39, "float32"),
+        ("float64", 10**400, "float64"),
+        ("int32", 1e39, "float32"),
+        ("bool", 2**70, "int64"),
+    ],
+)
+def test_numbers_that_do_not_fit(dtype: str, number: float, into: str) -> None:
+    x = Graph("g").input((2,), dtype, name="x")
+    with pytest.raises(GraphError, match=f"add: the number .* does not fit into {into}"):
+        x + number
+
+
+def test_numbers_take_the_dtype_beside_them() -> None:
+    g = Graph("g")
+    x = g.input((2,), "bool", name="x")
+    y = g.input((2,), "float32", name="y")
+    g.output(x + 3, y + 2, y + float("inf"), y + float("nan"))
+    feed = {"x": np.array([True, False]), "y": np.array([1, -np.inf], np.float32)}
+    right = (np.array([4, 3]), [3, -np.inf], [np.inf, np.nan], [np.nan, np.nan])
+    for found, expected in zip(run(g, feed), right, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert [v.dtype for v in g.outputs] == ["int64", "float32", "float32", "float32"]
+
+
+def test_no_more_dimensions_than_numpy_has() -> None:
+    g = Graph("g")
+    assert g.input((1,) * 64).ndim == 64
+    with pytest.raises(GraphError, match="65 dimensions"):
+        g.input((1,) * 65)
+    with pytest.raises(GraphError, match="65 dimensions"):
+        g.input((1,)).reshape((1,) * 65)
+
+
+def test_convolution_without_output_channels() -> None:
+    g = single("conv2d", ((1, 3, 8, 8), (0, 3, 3, 3)), {})
+    feed = random_feed(g)
+    assert run(g, feed)[0].shape == compiled(dag_of(g), feed).shape == (1, 0, 6, 6)
+
+
+def test_square_root_as_a_power() -> None:
+    x = np.array([-np.inf, 4, -4, 0], np.float32)
+    g = Graph("pow")
+    g.output(g.input((4,), name="x") ** 0.5)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(run(g, {"x": x})[0], np.array([np.inf, 2, np.nan, 0], np.float32))
+
+
+def test_names_that_are_no_operators_are_told_of_near_ones() -> None:
+    x = Graph("g").input((2,), name="x")
+    for name, near in (("sum", "reduce_sum"), ("max_pol", "max_pool"), ("Relu", "relu")):
+        with pytest.raises(AttributeError, match=f"did you mean .*{near}"):
+            getattr(x, name)
 
 
 def test_operators_are_functions_and_methods() -> None:

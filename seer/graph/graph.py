@@ -11,6 +11,8 @@ Shapes and dtypes are inferred at each call; a call that cannot work raises Grap
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +21,13 @@ import numpy as np
 
 from seer import memory
 from seer.dtypes import dtype as dtype_of
-from seer.dtypes import is_narrow, numpy_dtype
+from seer.dtypes import is_float, is_narrow, numpy_dtype
 from seer.errors import GraphError, SeerError
 from seer.graph import ops  # noqa: F401  (registers the operators)
 from seer.graph.pending import Constant, Pending
 from seer.graph.registry import bind, op_def, op_names
+
+MAX_RANK = 64  # NumPy's
 
 # Operators that take 16-bit floats: they compute nothing.
 _MOVES = ("widen", "reshape", "flatten", "transpose", "slice", "concat", "gather", "embedding")
@@ -73,7 +77,7 @@ class Value:
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
         if name.startswith("_") or name not in op_names() or not op_def(name).is_function:
-            raise AttributeError(f"a seer Value has no attribute {name!r}")
+            raise AttributeError(_no_attribute("Value", name))
         return lambda *args, **kwargs: self.graph.apply(name, self, *args, **kwargs)
 
     def __dir__(self) -> list[str]:
@@ -114,6 +118,46 @@ class Value:
 
 
 Operand = Value | np.ndarray | float | int
+
+
+def _no_attribute(kind: str, name: str) -> str:
+    """What to say of an attribute that is none: operators of a similar name, and where all are."""
+    text = f"a seer {kind} has no attribute {name!r}"
+    if name.startswith("_"):
+        return text
+    names = [n for n in op_names() if op_def(n).is_function]
+    near = [n for n in names if name.lower() in n.split("_")]
+    near += [n for n in difflib.get_close_matches(name.lower(), names) if n not in near]
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"{text}{hint} (seer.graph.registry.op_names() lists the operators)"
+
+
+def _number(op: str, value: float | int, dtype: str) -> np.ndarray:
+    """A Python number as a constant beside an operand of `dtype`.
+
+    It takes that dtype, except a float beside integers, which is float32, and an integer beside bools.
+
+    Raises:
+        GraphError: if it does not fit.
+    """
+    if isinstance(value, float):
+        own = dtype if is_float(dtype) else "float32"
+    else:
+        own = "int64" if dtype == "bool" else "float32" if is_narrow(dtype) else dtype
+    try:
+        with np.errstate(over="ignore"):
+            out = np.asarray(value, own)
+        fits = bool(np.isfinite(out)) or (isinstance(value, float) and not math.isfinite(value))
+    except OverflowError:
+        fits = False
+    if not fits:
+        raise GraphError(f"{op}: the number {_short(value)} does not fit into {own}, beside {dtype}")
+    return out
+
+
+def _short(value: float | int) -> str:
+    is_long = isinstance(value, int) and abs(value) >= 10**40
+    return f"of {abs(value).bit_length()} bits" if is_long and isinstance(value, int) else repr(value)
 
 
 class Graph:
@@ -207,7 +251,7 @@ class Graph:
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
         if name.startswith("_") or name not in op_names() or not op_def(name).is_function:
-            raise AttributeError(f"a seer Graph has no attribute {name!r}")
+            raise AttributeError(_no_attribute("Graph", name))
         return lambda *args, **kwargs: self.apply(name, *args, **kwargs)
 
     def __dir__(self) -> list[str]:
@@ -224,8 +268,7 @@ class Graph:
                 out.append(v)
                 continue
             if isinstance(v, int | float) and not isinstance(v, bool) and dtypes:
-                whole = isinstance(v, int) or not dtypes[0].startswith("int")
-                v = np.asarray(v, dtypes[0] if whole else "float32")
+                v = _number(op, v, dtypes[0])
             out.append(self.constant(v))
         return tuple(out)
 
@@ -239,6 +282,8 @@ class Graph:
         dtype: str,
     ) -> Value:
         label = name or self._fresh(op)
+        if len(shape) > MAX_RANK:
+            raise GraphError(f"{op} {label}: {len(shape)} dimensions, there may be at most {MAX_RANK}")
         if label in self._names:
             raise GraphError(f"graph {self.name}: there is a node {label!r} already")
         self._names.add(label)

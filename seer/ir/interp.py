@@ -90,7 +90,7 @@ def _eval_block(op: ComputeOp, block: tuple[slice, ...], read: ReadElement) -> n
         return value
     reduce = _REDUCERS.get(op.reducer.name)
     if reduce is None:
-        return _reduce_in_order(op, value.reshape(*shape[:n], -1))
+        return _reduce_in_order(op, value.reshape(*shape[:n], math.prod(shape[n:])))
     # Sums and products keep an integer's own type, and round a float once.
     wide = np.dtype(np.float64) if value.dtype == np.float32 else value.dtype
     out = reduce(value, axis=tuple(range(n, n + m)), dtype=wide)

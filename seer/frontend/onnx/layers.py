@@ -171,7 +171,7 @@ def _softmax(c: Call) -> Result:
     axis = int(c.attrs.get("axis", -1 if c.opset >= 13 else 1))
     axis = axis + x.ndim if axis < 0 else axis
     together = c.opset < 13 and axis != x.ndim - 1
-    y = x.reshape((int(np.prod(x.shape[:axis])), -1)) if together else x
+    y = x.reshape((int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))) if together else x
     along = 1 if together else axis
     if c.op == "LogSoftmax":
         y = y - c.apply("reduce_max", y, axes=(along,), keepdims=True)

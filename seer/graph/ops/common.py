@@ -39,10 +39,22 @@ def require_same_dtype(*values: Typed) -> None:
 
 def pair(value: Any, what: str, low: int = 1) -> tuple[int, int]:
     """A number or a pair of them as a pair of ints >= low."""
-    both = (value, value) if isinstance(value, int | np.integer) else tuple(value)
-    good = len(both) == 2 and all(isinstance(v, int | np.integer) and v >= low for v in both)
-    require(good, f"{what} must be a whole number >= {low} or a pair of them, given {value}")
+    both = _several(value, 2)
+    good = len(both) == 2 and all(_is_whole(v) and v >= low for v in both)
+    require(good, f"{what} must be a whole number >= {low} or a pair of them, given {value!r}")
     return int(both[0]), int(both[1])
+
+
+def _several(value: Any, count: int) -> tuple[Any, ...]:
+    """A number `count` times, the elements of a sequence, or nothing."""
+    if _is_whole(value):
+        return (value,) * count
+    is_sequence = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+    return tuple(value) if is_sequence and np.ndim(value) == 1 else ()
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def pads_of(
@@ -59,13 +71,9 @@ def pads_of(
             for n, k, s, d in zip(size, kernel, stride, dilation, strict=True)
         ]
         return total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2
-    if isinstance(padding, int | np.integer):
-        values: tuple[Any, ...] = (padding,) * 4
-    elif isinstance(padding, Sequence) and not isinstance(padding, str):
-        values = tuple(padding) if len(padding) == 4 else tuple(padding) * 2
-    else:
-        values = ()
-    good = len(values) == 4 and all(isinstance(v, int | np.integer) and v >= 0 for v in values)
+    values = _several(padding, 4)
+    values = values * 2 if len(values) == 2 else values
+    good = len(values) == 4 and all(_is_whole(v) and v >= 0 for v in values)
     require(
         good, f"padding must be n, (rows, columns), (top, left, bottom, right) or 'same', given {padding!r}"
     )
@@ -74,8 +82,8 @@ def pads_of(
 
 def axis_of(axis: Any, rank: int, what: str = "axis") -> int:
     """An axis counted from either end as one counted from the front."""
-    good = isinstance(axis, int | np.integer) and -rank <= axis < rank
-    require(good, f"{what} must be in {-rank}..{rank - 1}, given {axis}")
+    good = _is_whole(axis) and -rank <= axis < rank
+    require(good, f"{what} must be in {-rank}..{rank - 1}, given {axis!r}")
     return int(axis) % rank
 
 
@@ -83,7 +91,8 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
     """Axes (None: all) as sorted, distinct numbers counted from the front."""
     if axes is None:
         return tuple(range(rank))
-    given = (axes,) if isinstance(axes, int | np.integer) else tuple(axes)
+    given = _several(axes, 1)
+    require(len(given) == np.size(axes), f"axes must be a whole number or several, given {axes!r}")
     out = sorted(axis_of(a, rank) for a in given)
     require(len(set(out)) == len(out), f"axes repeat: {axes}")
     return tuple(out)

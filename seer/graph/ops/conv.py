@@ -126,7 +126,7 @@ def _conv(arrays: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     for g in range(groups):
         part = windows[:, g * per_group : (g + 1) * per_group]
         columns = part.transpose(0, 2, 3, 1, 4, 5).reshape(n * oh * ow, per_group * kh * kw)
-        kernel = w[g * (co // groups) : (g + 1) * (co // groups)].reshape(co // groups, -1)
+        kernel = w[g * (co // groups) : (g + 1) * (co // groups)].reshape(co // groups, per_group * kh * kw)
         outs.append((columns @ kernel.T).reshape(n, oh, ow, co // groups))
     y = np.concatenate(outs, axis=3).transpose(0, 3, 1, 2)
     return np.asarray(y + (bias[0][:, None, None] if bias else 0))

@@ -155,7 +155,14 @@ def _pow(a: Expr, b: Expr) -> Expr:
     return call("pow", a, b)
 
 
-_binary("pow", _pow, np.power, "a to the b, broadcasting; floats.", True)
+def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of whole arrays: NumPy has shortcuts for one exponent, such as a square root, which differ at -inf."""
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    whole = [np.array(np.broadcast_to(v, shape), ndmin=1) for v in (a, b)]
+    return np.asarray(np.power(*whole)).reshape(shape)
+
+
+_binary("pow", _pow, _power, "a to the b, broadcasting; floats.", True)
 
 
 # -- cast ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from seer.ir.tensor import Tensor, compute
 def _infer_reshape(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     (x,) = inputs
     given = attrs["shape"]
-    shape = [int(n) for n in ((given,) if isinstance(given, int | np.integer) else given)]
+    shape = [operator.index(n) for n in ((given,) if isinstance(given, int | np.integer) else given)]
     size = math.prod(x.shape)
     require(
         all(n >= -1 for n in shape) and shape.count(-1) <= 1,
