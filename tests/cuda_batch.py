@@ -24,6 +24,7 @@ from seer.search.task import SearchTask
 Candidate = tuple[Sketch, np.ndarray]
 BATCH = 24
 TOLERANCE, NARROW_TOLERANCE = 1e-5, 1e-2  # of the largest element; where anything has 16 bits
+MATRICES = ("float32", "float16", "bfloat16")  # all that warps multiply
 _KERNEL = 'extern "C" __global__'
 
 
@@ -50,7 +51,7 @@ def modules_of(candidates: Sequence[Candidate], target: Target) -> list[CudaModu
 def source_of(modules: Sequence[CudaModule]) -> str:
     """One source for the kernels of all modules: the whole prelude once, then the kernels."""
     kernels = [m.source[m.source.index(_KERNEL) :] for m in modules]
-    return "\n".join([prelude(True, True, True), *kernels])
+    return "\n".join([prelude(True, MATRICES, True), *kernels])
 
 
 def run(module: CudaModule, inputs: dict[str, np.ndarray], source: str | None = None) -> np.ndarray:
