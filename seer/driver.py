@@ -19,6 +19,7 @@ from seer.codegen.model_plan import KernelLike, plan_model
 from seer.errors import BuildError, ScheduleError, UserError
 from seer.graph.graph import Graph
 from seer.graph.narrow import narrow, storage_type
+from seer.graph.ops.common import is_whole
 from seer.graph.partition import partition, weight_bytes
 from seer.graph.passes import optimize
 from seer.ir.dag import ComputeDAG
@@ -90,10 +91,11 @@ def compile(
     # From here on only the plan holds the constants, if the caller has let the graph go: they are freed
     # one by one while the model takes them.
     del model, graph, parts, dags, candidates, kernels
-    if plan.constant_bytes >= LARGE_BYTES:
+    is_large = plan.constant_bytes >= LARGE_BYTES
+    if is_large:
         memory.give_back()
     loaded = backend.load(plan, chosen)
-    if plan.constant_bytes >= LARGE_BYTES:
+    if is_large:
         memory.give_back()
     return loaded
 
@@ -305,8 +307,7 @@ def _check_budget(trials: int | None, seconds: float | None) -> None:
 
 def _checked_seed(seed: int) -> int:
     """A seed that generators and records take."""
-    is_whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    if not is_whole or not 0 <= seed <= flags.MAX_SEED:
+    if not is_whole(seed) or not 0 <= seed <= flags.MAX_SEED:
         raise UserError(f"seed must be a whole number from 0 to {flags.MAX_SEED}, given {seed!r}")
     return int(seed)
 

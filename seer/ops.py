@@ -10,7 +10,7 @@ from typing import Any
 
 from seer.errors import GraphError
 from seer.graph.graph import Value
-from seer.graph.registry import OpDef, op_def, op_names, signature
+from seer.graph.registry import OpDef, function_names, op_def, signature
 
 
 def _function(op: OpDef) -> Callable[..., Value]:
@@ -31,11 +31,11 @@ def _function(op: OpDef) -> Callable[..., Value]:
 
 
 def __getattr__(name: str) -> Callable[..., Value]:
-    if name in op_names() and op_def(name).is_function:
+    if name in function_names():
         globals()[name] = _function(op_def(name))
         return globals()[name]  # type: ignore[no-any-return]
     raise AttributeError(f"seer.ops has no operator {name!r}; it has {', '.join(__dir__())}")
 
 
 def __dir__() -> list[str]:
-    return [n for n in op_names() if op_def(n).is_function]
+    return function_names()

@@ -17,8 +17,8 @@ class PackSpec:
 
     Each dimension d of the (n_dims,) array is zero-padded to the product of `splits[d]`, split
     into those factors (outer to inner; no factors drop a dimension of one position), and all
-    factors are then transposed by `order`, which
-    indexes the flattened list of factors. `derivation` is applied before, if there is one.
+    factors are then transposed by `order`, which indexes the flattened list of factors.
+    `derivation` is applied before, if there is one.
     """
 
     splits: tuple[tuple[int, ...], ...]

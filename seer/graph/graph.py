@@ -25,7 +25,7 @@ from seer.dtypes import is_float, is_narrow, numpy_dtype
 from seer.errors import GraphError, SeerError
 from seer.graph import ops  # noqa: F401  (registers the operators)
 from seer.graph.pending import Constant, Pending
-from seer.graph.registry import bind, op_def, op_names
+from seer.graph.registry import bind, function_names, op_def
 
 MAX_RANK = 64  # NumPy's
 
@@ -76,12 +76,12 @@ class Value:
         return f"Value({self.name}: {self.dtype}{list(self.shape)})"
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
-        if name.startswith("_") or name not in op_names() or not op_def(name).is_function:
+        if name.startswith("_") or name not in function_names():
             raise AttributeError(_no_attribute("Value", name))
         return lambda *args, **kwargs: self.graph.apply(name, self, *args, **kwargs)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(n for n in op_names() if op_def(n).is_function)]
+        return [*super().__dir__(), *function_names()]
 
     def __add__(self, other: Operand) -> Value:
         return self.graph.apply("add", self, other)
@@ -125,7 +125,7 @@ def _no_attribute(kind: str, name: str) -> str:
     text = f"a seer {kind} has no attribute {name!r}"
     if name.startswith("_"):
         return text
-    names = [n for n in op_names() if op_def(n).is_function]
+    names = function_names()
     near = [n for n in names if name.lower() in n.split("_")]
     near += [n for n in difflib.get_close_matches(name.lower(), names) if n not in near]
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -156,8 +156,9 @@ def _number(op: str, value: float | int, dtype: str) -> np.ndarray:
 
 
 def _short(value: float | int) -> str:
-    is_long = isinstance(value, int) and abs(value) >= 10**40
-    return f"of {abs(value).bit_length()} bits" if is_long and isinstance(value, int) else repr(value)
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return f"of {abs(value).bit_length()} bits"
+    return repr(value)
 
 
 class Graph:
@@ -250,12 +251,12 @@ class Graph:
         return self._add(op, inputs, normal, label, tuple(int(n) for n in shape), dtype)
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
-        if name.startswith("_") or name not in op_names() or not op_def(name).is_function:
+        if name.startswith("_") or name not in function_names():
             raise AttributeError(_no_attribute("Graph", name))
         return lambda *args, **kwargs: self.apply(name, *args, **kwargs)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(n for n in op_names() if op_def(n).is_function)]
+        return [*super().__dir__(), *function_names()]
 
     def _as_values(self, op: str, items: Sequence[Any]) -> tuple[Value, ...]:
         """Values stay; numbers and arrays become constants, numbers of the other operand's dtype."""

@@ -12,9 +12,9 @@ import heapq
 import itertools
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 
 import numpy as np
 
@@ -140,25 +140,23 @@ class _Groups:
     def in_order(self) -> list[list[Value]]:
         """The groups, each after those whose values it reads; of those that are ready, the first made."""
         first = {v: self.order[self.group[v][0]] for v in self.computed}
-        readers: dict[int, set[int]] = {k: set() for k in first.values()}
+        reads: dict[int, set[int]] = {k: set() for k in first.values()}
         for v in self.computed:
             for i in v.node.inputs:
                 while i in self.aliases:
                     i = self.aliases[i]
                 if i in first and first[i] != first[v]:
-                    readers[first[i]].add(first[v])
-        waits_for = Counter(k for ks in readers.values() for k in ks)
-        ready = [k for k in readers if not waits_for[k]]
-        heapq.heapify(ready)
+                    reads[first[v]].add(first[i])
+        sorter = TopologicalSorter(reads)
+        sorter.prepare()
+        ready = sorted(sorter.get_ready())
         out = []
         while ready:
             k = heapq.heappop(ready)
             out.append(self.group[self.computed[k]])
-            for reader in readers[k]:
-                waits_for[reader] -= 1
-                if not waits_for[reader]:
-                    heapq.heappush(ready, reader)
-        assert len(out) == len(readers), "kernels wait for each other"
+            sorter.done(k)
+            for freed in sorter.get_ready():
+                heapq.heappush(ready, freed)
         return out
 
 

@@ -92,6 +92,11 @@ def op_names() -> list[str]:
     return sorted(_OPS)
 
 
+def function_names() -> list[str]:
+    """The operators that users call, sorted."""
+    return [n for n in op_names() if op_def(n).is_function]
+
+
 REQUIRED = inspect.Parameter.empty  # the default of an attribute that must be given
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
 
 from seer.errors import UserError
@@ -14,6 +14,7 @@ from seer.ir.expr import (
     Cast,
     Compare,
     Const,
+    Done,
     Expr,
     Read,
     Select,
@@ -21,6 +22,8 @@ from seer.ir.expr import (
     Var,
     children,
     reads,
+    rewrite,
+    substitute,
 )
 from seer.ir.tensor import Axis, ComputeOp, Placeholder, Tensor
 
@@ -79,6 +82,11 @@ class ComputeDAG:
                 out[name].append(t)
         return {k: tuple(v) for k, v in out.items()}
 
+    def is_own_constant(self, name: str) -> bool:
+        """Whether a tensor is a constant that one op reads: it may be laid out ahead as that op likes."""
+        op = self.tensor(name).op
+        return isinstance(op, Placeholder) and op.constant and len(self.consumers[name]) == 1
+
     @cached_property
     def anchor(self) -> Tensor | None:
         """The op with the most arithmetic among the reductions, or None if nothing is reduced."""
@@ -134,6 +142,20 @@ def _visit(root: Tensor, order: list[Tensor], seen: set[int]) -> None:
         stack.append((t, True))
         if isinstance(t.op, ComputeOp):
             stack.extend((r.tensor, False) for r in reversed(reads(t.op.body)) if id(r.tensor) not in seen)
+
+
+def expand(e: Expr, inlined: Collection[str]) -> Expr:
+    """`e` with reads of inlined stages replaced by what they compute; shared nodes stay shared."""
+    done: Done = {}
+
+    def body(e: Expr) -> Expr | None:
+        if not (isinstance(e, Read) and e.tensor.name in inlined):
+            return None
+        op = compute_op(e.tensor)
+        values = {a.name: i for a, i in zip(op.axes, e.indices, strict=True)}
+        return rewrite(substitute(op.body, values), body, done)
+
+    return rewrite(e, body, done) if inlined else e
 
 
 @lru_cache(maxsize=1024)

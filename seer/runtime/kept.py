@@ -28,6 +28,13 @@ class Kept(Generic[K, V]):
         value = self._values[key] = self._values.pop(key)
         return value
 
+    def get_or_make(self, key: K, make: Callable[[], V]) -> V:
+        """The value, made if there is none; either way it is the newest then."""
+        known = self.get(key)
+        value = make() if known is None else known
+        self.put(key, value)
+        return value
+
     def put(self, key: K, value: V) -> None:
         """Keep a value as the newest."""
         self._values.pop(key, None)

@@ -59,8 +59,7 @@ class Worker:
         return artifact, time.perf_counter() - start
 
     def on_open(self, naive: Artifact, seed: int) -> None:
-        self.bench = self.benches.get(naive) or Bench(naive, seed)
-        self.benches.put(naive, self.bench)
+        self.bench = self.benches.get_or_make(naive, lambda: Bench(naive, seed))
 
     def on_run(self, artifact: Artifact, target: Target, best_s: float) -> tuple[float, ...]:
         assert self.bench is not None

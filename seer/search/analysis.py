@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from seer.ir.dag import ComputeDAG, compute_op
+from seer.ir.dag import ComputeDAG, compute_op, expand
 from seer.ir.expr import (
     Binary,
     Call,
@@ -13,9 +14,7 @@ from seer.ir.expr import (
     Select,
     Var,
     as_expr,
-    children,
     reads,
-    rebuild,
     substitute,
     variables,
     walk,
@@ -23,6 +22,8 @@ from seer.ir.expr import (
 from seer.ir.simplify import affine, simplify
 from seer.ir.sketch import Nest
 from seer.ir.tensor import ComputeOp
+
+SAME, NEIGHBOURS, APART = 0, 1, 2  # where the lanes of one vector load lie
 
 
 def spatial_points(op: ComputeOp) -> int:
@@ -74,27 +75,13 @@ def has_reuse(op: ComputeOp) -> bool:
     return False
 
 
-def expand(dag: ComputeDAG, e: Expr, inlined: tuple[str, ...]) -> Expr:
-    """`e` with reads of inlined stages replaced by their bodies; shared nodes stay shared."""
-    if not inlined:
-        return e
-    done: dict[int, tuple[Expr, Expr]] = {}  # holds the expressions: an id must not be used again
-
-    def go(e: Expr) -> Expr:
-        known = done.get(id(e))
-        if known is None:
-            known = done[id(e)] = (e, look(e))
-        return known[1]
-
-    def look(e: Expr) -> Expr:
-        if isinstance(e, Read) and e.tensor.name in inlined:
-            op = compute_op(e.tensor)
-            return go(substitute(op.body, {a.name: i for a, i in zip(op.axes, e.indices, strict=True)}))
-        kids = children(e)
-        new = tuple([go(k) for k in kids])
-        return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
-
-    return go(e)
+def lanes_of(indices: Sequence[Expr], axis: str | None) -> int:
+    """Where the lanes of a vector along an axis lie: at one element, at neighbours, or apart."""
+    found = [{t: c for t, c in affine(i)[0].items() if axis in variables(t)} for i in indices]
+    if not any(found):
+        return SAME
+    last = [(isinstance(t, Var), c) for t, c in found[-1].items()]
+    return NEIGHBOURS if last == [(True, 1)] and not any(found[:-1]) else APART
 
 
 def is_elementwise_of(dag: ComputeDAG, reader: str, stage: str, inlined: tuple[str, ...]) -> bool:
@@ -102,7 +89,7 @@ def is_elementwise_of(dag: ComputeDAG, reader: str, stage: str, inlined: tuple[s
     op, producer = dag.op(reader), dag.op(stage)
     if [a.extent for a in op.axes] != [a.extent for a in producer.axes]:
         return False
-    found = [r for r in reads(expand(dag, op.body, inlined)) if r.tensor.name == stage]
+    found = [r for r in reads(expand(op.body, inlined)) if r.tensor.name == stage]
     # An axis of one element may be written as 0, as broadcasting does.
     single: dict[str, Expr] = {a.name: as_expr(0) for a in op.axes if a.extent == 1}
     own = tuple(substitute(a.var, single) for a in op.axes)
@@ -118,7 +105,7 @@ def has_regions(dag: ComputeDAG, stage: str, inlined: tuple[str, ...]) -> bool:
         if reader.name in inlined:
             continue
         ranges = {a.name: (0, max(a.extent - 1, 0)) for a in (*op.axes, *op.reduce_axes)}
-        found = {id(r): r for r in reads(expand(dag, op.body, inlined)) if r.tensor.name == stage}
+        found = {id(r): r for r in reads(expand(op.body, inlined)) if r.tensor.name == stage}
         for r in found.values():
             terms = [t for i in r.indices for t in affine(simplify(i, ranges))[0]]
             if not all(isinstance(t, Var) for t in terms):

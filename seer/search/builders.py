@@ -13,7 +13,7 @@ from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import Var, reads
 from seer.ir.sketch import PREFETCHED, Loop, Nest, Pack, Param, Sketch, Split
-from seer.ir.tensor import Axis, ComputeOp, Placeholder, Tensor
+from seer.ir.tensor import Axis, ComputeOp, Tensor
 from seer.runtime.target import Target
 from seer.search import analysis
 
@@ -132,9 +132,8 @@ def _packs(
 
 def _streams(dag: ComputeDAG, tensor: Tensor, target: Target) -> bool:
     """Whether a tensor is packed ahead, and too large to be in a core's cache from call to call."""
-    is_constant = isinstance(tensor.op, Placeholder) and tensor.op.constant
     size = math.prod(tensor.shape) * dtype_of(tensor.dtype).size_bytes
-    return is_constant and len(dag.consumers[tensor.name]) == 1 and size > target.l2_bytes
+    return dag.is_own_constant(tensor.name) and size > target.l2_bytes
 
 
 def lanes_nest(dag: ComputeDAG, stage: str, target: Target, parallel: bool = True) -> Built:

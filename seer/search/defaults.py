@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from seer.dtypes import dtype as dtype_of
-from seer.ir.dag import ComputeDAG, compute_op
-from seer.ir.expr import Var, reads, variables
-from seer.ir.simplify import affine
+from seer.ir.dag import ComputeDAG, compute_op, expand
+from seer.ir.expr import reads, variables
 from seer.ir.sketch import PREFETCHED, Nest, Pack, Sketch, Split
 from seer.ir.tensor import ComputeOp, Placeholder
 from seer.runtime.target import Target
@@ -81,13 +80,8 @@ def _neighbours(dag: ComputeDAG, nest: Nest, tensor: str) -> bool:
     seen_through = tuple(t.name for t in dag.ops if compute_op(t).reducer is None and t.name != nest.stage)
     body = dag.op(nest.stage).body
     direct = [r for r in reads(body) if r.tensor.name == tensor]
-    found = [r for d in direct for r in reads(analysis.expand(dag, d, seen_through))]
-    return all(
-        not any(nest.vector in variables(i) for i in r.indices[:-1])
-        and affine(r.indices[-1])[0].get(Var(nest.vector or ""), 1) == 1
-        for r in found
-        if r.indices
-    )
+    found = [r for d in direct for r in reads(expand(d, seen_through))]
+    return all(analysis.lanes_of(r.indices, nest.vector) != analysis.APART for r in found)
 
 
 def _location(choices: tuple[int, ...]) -> int:

@@ -14,16 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from seer.dtypes import dtype as dtype_of
-from seer.ir.dag import flop_count
-from seer.ir.expr import Call, Expr, Read, Var, reads, variables, walk
+from seer.ir.dag import expand, flop_count
+from seer.ir.expr import Call, Expr, Read, Var, reads, walk
 from seer.ir.simplify import affine, simplify
 from seer.ir.sketch import INLINE, ROOT, Loop, Nest, Pack, Sketch
-from seer.ir.tensor import ComputeOp, Placeholder
+from seer.ir.tensor import ComputeOp
 from seer.runtime.target import Target
-from seer.search import analysis
+from seer.search.analysis import APART, NEIGHBOURS, SAME, lanes_of
 
 TAGS = ("matmul", "conv2d", "depthwise_conv2d", "softmax", "pool", "elementwise")
-SAME, NEIGHBOURS, APART = 0, 1, 2  # where the lanes of one vector load lie
 BOUNDARIES = 6  # loop groups described, from the innermost out
 N_CONSTANTS, N_TILE, N_LOOPS, N_LANES, N_TRAFFIC, N_THREADS, N_OTHERS = 19, 10, 18, 3, 18, 4, 11
 N_FEATURES = N_CONSTANTS + N_TILE + N_LOOPS + N_LANES + N_TRAFFIC + N_THREADS + N_OTHERS
@@ -164,7 +163,7 @@ class _Maker:
         self.nests = [n for n, _ in self.pairs]
         self.main = self.nests[0]
         self.op: ComputeOp = sketch.dag.op(self.main.stage)
-        self.body: Expr = analysis.expand(sketch.dag, self.op.body, expanded)
+        self.body: Expr = expand(self.op.body, expanded)
         self.number = {
             (k, s.axis): i
             for i, (k, s) in enumerate((k, s) for k, n in enumerate(self.nests) for s in n.splits)
@@ -281,7 +280,7 @@ class _Maker:
                 term_ptr.append(len(terms_found))
             extents += [max(n, 1) for n in r.tensor.shape]
             ptr.append(len(extents))
-            lanes.append(self._lanes(forms))
+            lanes.append(lanes_of(indices, self.main.vector))
         producers = {n.output: k for k, (n, h) in enumerate(self.pairs) if h is self.main}
         packs = {p.tensor: k for k, (m, p) in enumerate(self._all_packs()) if m is self.main}
         tensors = [r.tensor for r in found.values()]
@@ -299,15 +298,6 @@ class _Maker:
             pack=_ints([packs.get(t.name, -1) for t in tensors]),
         )
 
-    def _lanes(self, forms: list[dict[Expr, int]]) -> int:
-        """Where the lanes of a vector load lie."""
-        axis = self.main.vector or ""
-        found = [{t: c for t, c in terms.items() if axis in variables(t)} for terms in forms]
-        if not any(found):
-            return SAME
-        last = [(isinstance(t, Var), c) for t, c in found[-1].items()]
-        return NEIGHBOURS if last == [(True, 1)] and not any(found[:-1]) else APART
-
     def _all_packs(self) -> list[tuple[Nest, Pack]]:
         return [(n, p) for n in self.nests for p in n.packs]
 
@@ -321,19 +311,13 @@ class _Maker:
             level=_ints([x.level for _, x in loops]),
             group=_ints([self._group(k, x) for k, x in loops]),
             size=_ints([self._bytes(p.tensor) for _, p in packs]),
-            ahead=_ints([self._is_ahead(p) for _, p in packs]),
+            ahead=_ints([self.sketch.dag.is_own_constant(p.tensor) for _, p in packs]),
             lanes=_ints([_pack_lanes(n, p) for n, p in packs]),
             nest=_ints([next(k for k, m in enumerate(self.nests) if m is n) for n, _ in packs]),
         )
 
     def _group(self, nest: int, loop: Loop) -> int:
         return next(g for g, loops in enumerate(self.nests[nest].groups) if loop in loops)
-
-    def _is_ahead(self, pack: Pack) -> bool:
-        """Whether it is of a weight that nothing else reads, so that it is done before the kernel runs."""
-        op = self.sketch.dag.tensor(pack.tensor).op
-        constant = isinstance(op, Placeholder) and op.constant
-        return constant and len(self.sketch.dag.consumers[pack.tensor]) == 1
 
 
 def _pack_lanes(nest: Nest, pack: Pack) -> int:

@@ -17,6 +17,7 @@ import math
 from dataclasses import replace
 
 from seer.codegen.gpu.mma import matrix_roles
+from seer.ir.dag import expand
 from seer.ir.expr import walk
 from seer.search import analysis, gpu_builders
 from seer.search.partial import (
@@ -48,7 +49,7 @@ def _can_inline(p: Partial, stage: str) -> bool:
         return False
     inlined = (*p.inlined, stage)
     for reader in p.readers(stage):
-        body = analysis.expand(p.dag, p.op(reader).body, inlined)
+        body = expand(p.op(reader).body, inlined)
         if sum(1 for _ in walk(body)) > MAX_INLINED_NODES:
             return False
     return True

@@ -14,11 +14,11 @@ from seer.codegen.gpu.rows import threads_are_neighbours
 from seer.codegen.gpu.staged import Dim, padding, staged_dims
 from seer.dtypes import dtype as dtype_of
 from seer.dtypes import is_narrow
+from seer.ir.dag import expand
 from seer.ir.expr import Read, reads, variables
 from seer.ir.sketch import Nest, Sketch
 from seer.ir.tensor import ComputeOp
 from seer.runtime.gpu import Gpu
-from seer.search import analysis
 
 # Registers that a thread uses besides accumulators and what it multiplies: addresses, counters.
 OTHER_REGISTERS = 40
@@ -209,7 +209,7 @@ class GpuShape:
     def is_near(self) -> bool:
         """Whether the threads of a row are neighbours."""
         dag, inlined = self.sketch.dag, self.sketch.inlined
-        return threads_are_neighbours(self.nest, dag.op, lambda e: analysis.expand(dag, e, inlined))
+        return threads_are_neighbours(self.nest, dag.op, lambda e: expand(e, inlined))
 
     @cached_property
     def tile(self) -> np.ndarray:
@@ -274,5 +274,5 @@ def reads_of(sketch: Sketch, stage: str) -> tuple[Read, ...]:
 @lru_cache(maxsize=4096)
 def reads_of_expanded(sketch: Sketch, stage: str) -> tuple[Read, ...]:
     """The distinct reads of a stage with inlined stages expanded."""
-    body = analysis.expand(sketch.dag, sketch.dag.op(stage).body, sketch.inlined)
+    body = expand(sketch.dag.op(stage).body, sketch.inlined)
     return tuple(dict.fromkeys(reads(body)))

@@ -40,8 +40,6 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 # Finite interpolation points; infinity is one more.
 POINTS: dict[int, tuple[Fraction, ...]] = {
-    0: (),
-    1: (Fraction(0),),
     2: (Fraction(0), Fraction(1)),
     3: (Fraction(0), Fraction(1), Fraction(-1)),
     5: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2)),
@@ -78,7 +76,7 @@ def scheme(m: int, taps: int, stride: int) -> Scheme | None:
     g, bt = [], []
     for phase in range(min(stride, taps)):
         mine = range(phase, taps, stride)
-        if m + len(mine) - 2 not in POINTS:
+        if len(mine) > 1 and m + len(mine) - 2 not in POINTS:
             return None
         part = _toom_cook(m, len(mine)) if len(mine) > 1 else _single(m)
         for row, more in zip(at, part[0], strict=True):
@@ -214,8 +212,7 @@ def winograd(dag: ComputeDAG) -> list[Alternative]:
     if conv is None:
         return []
     op = conv.w.op
-    constant = isinstance(op, Placeholder) and op.constant and op.derived is None
-    if not constant or dag.consumers[conv.w.name] != (y,):
+    if not (dag.is_own_constant(conv.w.name) and isinstance(op, Placeholder) and op.derived is None):
         return []
     n, h, wd, _ = y.shape
     kernel = conv.w.shape[:2]

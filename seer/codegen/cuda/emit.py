@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from seer.codegen.cuda.exprs import NARROW, VECTOR, Writer, has_vectors, vector_function
+from seer.codegen.cuda.exprs import NARROW, VECTOR, Writer, can_make, has_vectors, vector_function
 from seer.codegen.cuda.module import CudaModule, Launch, Scratch
 from seer.codegen.cuda.prelude import prelude
 from seer.codegen.gpu import LoweredKernels
@@ -203,8 +203,7 @@ class _Kernel:
         """Some elements: loads and the store at once where they are neighbours and aligned."""
         w, dtype = self.writer, s.buffer.dtype
         store, make = (vector_function(what, dtype, width) for what in ("store", "make"))
-        can_store = width == VECTOR or is_narrow(dtype)
-        address = w.vector_address(s.buffer, s.indices, v, width) if can_store else None
+        address = w.vector_address(s.buffer, s.indices, v, width) if can_make(dtype, width) else None
         whole = w.vector(s.value, v, width)
         if address is not None and whole is not None:
             self.line(f"{store}({address}, {whole});")

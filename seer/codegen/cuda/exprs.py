@@ -294,7 +294,7 @@ class Writer:
         if isinstance(e, Load):
             address = self.vector_address(e.buffer, e.indices, v, width)
             return None if address is None else f"{vector_function('load', e.dtype, width)}({address})"
-        if isinstance(e, Const) and (width == VECTOR or is_narrow(e.dtype)):
+        if isinstance(e, Const) and can_make(e.dtype, width):
             return f"{vector_function('make', e.dtype, width)}({', '.join([self.value(e)] * width)})"
         if isinstance(e, Select) and v not in variables(e.cond):
             a, b = self.vector(e.a, v, width), self.vector(e.b, v, width)
@@ -335,6 +335,11 @@ class Writer:
 def has_vectors(dtype: str) -> bool:
     """Whether neighbours of a type can be loaded and stored at once."""
     return dtype == "float32" or is_narrow(dtype)
+
+
+def can_make(dtype: str, width: int) -> bool:
+    """Whether so many neighbours can be made of single ones and stored; two of float32 are only loaded."""
+    return width == VECTOR or is_narrow(dtype)
 
 
 def vector_type(dtype: str, width: int) -> str:

@@ -62,15 +62,23 @@ __device__ __forceinline__ void seer_split(
 }
 """.lstrip()
 
-# bfloat16 times bfloat16 is one product of tensor cores, times float32 it is two.
-_PRODUCT_OF_BF16 = r"""
-__device__ __forceinline__ void seer_mma_bf16(
-    float (&d)[4], const unsigned short (&a)[8], const unsigned short (&b)[4]) {
+
+def _of_one_type(name: str, ptx: str) -> str:
+    """Both factors as they are: one product of tensor cores."""
+    return f"""__device__ __forceinline__ void seer_mma_{name}(
+    float (&d)[4], const unsigned short (&a)[8], const unsigned short (&b)[4]) {{
   unsigned left[4], right[2];
   seer_pairs<4>(a, left);
   seer_pairs<2>(b, right);
-  seer_mma_m16n8k16_bf16(d, left, right);
-}
+  seer_mma_m16n8k16_{ptx}(d, left, right);
+}}
+"""
+
+
+# bfloat16 times bfloat16 is one product of tensor cores, times float32 it is two.
+_PRODUCT_OF_BF16 = (
+    _of_one_type("bf16", "bf16")
+    + r"""
 __device__ __forceinline__ void seer_mma_bf16(
     float (&d)[4], const float (&a)[8], const unsigned short (&b)[4]) {
   unsigned big[4], small[4], right[2];
@@ -88,17 +96,13 @@ __device__ __forceinline__ void seer_mma_bf16(
   seer_mma_m16n8k16_bf16(d, left, big);
 }
 """.lstrip()
+)
 
 # float16 times float16 is one product; times float32 it is three of bfloat16, since what is beyond
 # 65504 is no float16. The product of the small parts is left out.
-_PRODUCT_OF_HALF = r"""
-__device__ __forceinline__ void seer_mma_half(
-    float (&d)[4], const unsigned short (&a)[8], const unsigned short (&b)[4]) {
-  unsigned left[4], right[2];
-  seer_pairs<4>(a, left);
-  seer_pairs<2>(b, right);
-  seer_mma_m16n8k16_f16(d, left, right);
-}
+_PRODUCT_OF_HALF = (
+    _of_one_type("half", "f16")
+    + r"""
 __device__ __forceinline__ void seer_mma_split(float (&d)[4], const float (&a)[8], const float (&b)[4]) {
   unsigned big_a[4], small_a[4], big_b[2], small_b[2];
   seer_split<4>(a, big_a, small_a);
@@ -125,6 +129,7 @@ __device__ __forceinline__ void seer_mma_half(
   seer_mma_split(d, wide, b);
 }
 """.lstrip()
+)
 
 # Matrices of a warp. Each float32 is a sum of two numbers that tensor cores take, tf32 with 11 bits;
 # of the four products the smallest is left out, and the result is as good as one of float32.

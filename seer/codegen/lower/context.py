@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from seer.errors import ScheduleError
-from seer.ir.dag import compute_op
+from seer.ir.dag import compute_op, expand
 from seer.ir.expr import Done, Expr, Load, Read, Var, children, reads, rebuild, substitute
 from seer.ir.loops import Buffer, Scope
 from seer.ir.simplify import Range, simplify
@@ -84,13 +84,7 @@ class Context:
 
     def expand(self, e: Expr) -> Expr:
         """`e` with the reads of inlined stages replaced by what they compute."""
-        if isinstance(e, Read) and e.tensor.name in self.inlined:
-            op = compute_op(e.tensor)
-            body = substitute(op.body, {a.name: i for a, i in zip(op.axes, e.indices, strict=True)})
-            return self.expand(body)
-        kids = children(e)
-        new = tuple(self.expand(k) for k in kids)
-        return e if all(n is k for n, k in zip(new, kids, strict=True)) else rebuild(e, new)
+        return expand(e, self.inlined)
 
     def count_reads(self, nest: Nest, tensor: str) -> int:
         """How often a nest's main body reads a tensor, inlined stages between expanded."""

@@ -76,10 +76,8 @@ def declare_arguments(ctx: Context) -> list[ArgSpec]:
 
 def packs_ahead(ctx: Context, nest: Nest, pack: Pack) -> bool:
     """Whether a chosen pack is done before the kernel runs: a weight with a single reader."""
-    t = ctx.sketch.dag.tensor(pack.tensor)
-    if not (ctx.values[pack.param] and isinstance(t.op, Placeholder) and t.op.constant):
-        return False
-    return len(ctx.sketch.dag.consumers[t.name]) == 1 and ctx.count_reads(nest, t.name) == 1
+    chosen = bool(ctx.values[pack.param]) and ctx.sketch.dag.is_own_constant(pack.tensor)
+    return chosen and ctx.count_reads(nest, pack.tensor) == 1
 
 
 def pack_spec(ctx: Context, nest: Nest, pack: Pack) -> PackSpec:

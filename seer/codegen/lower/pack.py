@@ -59,17 +59,12 @@ class _PackLowering:
         while n_parallel < len(opened) and pieces < PARALLEL_PIECES:
             pieces *= opened[n_parallel][1]
             n_parallel += 1
-        for k in range(len(opened) - 1, -1, -1):
-            name, n, guard = opened[k]
-            body = body if isinstance(guard, Const) else If(guard, body)
-            if n > 1 and k >= n_parallel:
-                body = For(name, as_expr(n), LoopKind.SERIAL, body)
+        body = _close(opened, body, n_parallel)
         return fuse_parallel(self.ctx, [(name, n) for name, n, _ in opened[:n_parallel]], body)
 
     def _contiguous(self) -> str | None:
         """The axis along which neighbours lie in memory, inlined stages seen through."""
-        at = {a: Var(a) for a in self.pack.dims if a is not None}
-        indices = tuple(as_expr(0) if a is None else at[a] for a in self.pack.dims)
+        indices = tuple(as_expr(0) if a is None else Var(a) for a in self.pack.dims)
         value = self.ctx.resolve(Read(self.tensor, indices))
         if not isinstance(value, Load) or not value.indices:
             return self.axis
@@ -115,9 +110,16 @@ class _PackLowering:
             where = (*(self.vars[x] for x in self.pack.loops[:-1]), simplify(last, ctx.ranges))
             return Store(self.buffer, where, value)
 
-        out = tile_loops(ctx, shape, None, body)
-        for name, n, guard in reversed(opened):
-            out = out if isinstance(guard, Const) else If(guard, out)
-            out = For(name, as_expr(n), LoopKind.SERIAL, out) if n > 1 else out
+        out = _close(opened, tile_loops(ctx, shape, None, body))
         self.position = before
         return out
+
+
+def _close(opened: list[tuple[str, int, Expr]], body: Stmt, n_parallel: int = 0) -> Stmt:
+    """The guards of opened loops round a body, and the loops but for the first, parallel ones."""
+    for k in range(len(opened) - 1, -1, -1):
+        name, n, guard = opened[k]
+        body = body if isinstance(guard, Const) else If(guard, body)
+        if n > 1 and k >= n_parallel:
+            body = For(name, as_expr(n), LoopKind.SERIAL, body)
+    return body

@@ -40,20 +40,21 @@ def require_same_dtype(*values: Typed) -> None:
 def pair(value: Any, what: str, low: int = 1) -> tuple[int, int]:
     """A number or a pair of them as a pair of ints >= low."""
     both = _several(value, 2)
-    good = len(both) == 2 and all(_is_whole(v) and v >= low for v in both)
+    good = len(both) == 2 and all(is_whole(v) and v >= low for v in both)
     require(good, f"{what} must be a whole number >= {low} or a pair of them, given {value!r}")
     return int(both[0]), int(both[1])
 
 
 def _several(value: Any, count: int) -> tuple[Any, ...]:
     """A number `count` times, the elements of a sequence, or nothing."""
-    if _is_whole(value):
+    if is_whole(value):
         return (value,) * count
     is_sequence = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
     return tuple(value) if is_sequence and np.ndim(value) == 1 else ()
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number of Python or NumPy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -73,7 +74,7 @@ def pads_of(
         return total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2
     values = _several(padding, 4)
     values = values * 2 if len(values) == 2 else values
-    good = len(values) == 4 and all(_is_whole(v) and v >= 0 for v in values)
+    good = len(values) == 4 and all(is_whole(v) and v >= 0 for v in values)
     require(
         good, f"padding must be n, (rows, columns), (top, left, bottom, right) or 'same', given {padding!r}"
     )
@@ -82,7 +83,7 @@ def pads_of(
 
 def axis_of(axis: Any, rank: int, what: str = "axis") -> int:
     """An axis counted from either end as one counted from the front."""
-    good = _is_whole(axis) and -rank <= axis < rank
+    good = is_whole(axis) and -rank <= axis < rank
     require(good, f"{what} must be in {-rank}..{rank - 1}, given {axis!r}")
     return int(axis) % rank
 

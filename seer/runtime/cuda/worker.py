@@ -54,8 +54,8 @@ class CudaWorker:
 
     def on_open(self, reference: CudaModule, seed: int) -> None:
         assert self.device is not None
-        self.bench = self.benches.get(reference) or CudaBench(self.device, reference, seed)
-        self.benches.put(reference, self.bench)
+        device = self.device
+        self.bench = self.benches.get_or_make(reference, lambda: CudaBench(device, reference, seed))
 
     def on_run(
         self, kernel: CudaModule, cubin: bytes | None, best_s: float, flush_cache: bool
