@@ -28,6 +28,7 @@ from benchmarks import search_peers
 from benchmarks.networks import network
 from benchmarks.peers import optional
 from benchmarks.report import Row, table, write_json
+from benchmarks.settle import Settled
 from seer.backends import backend_of
 from seer.driver import resolved
 from seer.ir.sketch import Sketch
@@ -79,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                             [m for m in models if m != name], strategies[0]
                         )
                         write_json(args.json, rows)
+            if not (args.raw or target.devices.is_emulated):
+                rows += [r for name in models for r in settled(out, name, rows, args.trials, target)]
             summary = [r for name in models for r in summarise(name, rows, strategies[0])]
             show(summary, strategies[0])
             if args.plot is not None:
@@ -110,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--out", type=Path, metavar="FOLDER", help="keep runs here; finished ones are not repeated"
     )
+    p.add_argument("--raw", action="store_true", help="compare the times of trials: time nothing again")
     p.add_argument("--peers", action="store_true", help="also kernels against TVM")
     p.add_argument("--tvm-python", type=Path, metavar="PATH", help="an interpreter with apache-tvm")
     p.add_argument("--ansor-python", type=Path, metavar="PATH", help="an interpreter with hhb-tvm")
@@ -256,6 +260,18 @@ class Run:
         return rows
 
 
+def settled(out: Path, name: str, rows: Sequence[Row], trials: int, target: seer.Target) -> list[Row]:
+    """The curves of a model's runs with all its candidates timed again side by side."""
+    rows = [r for r in rows if r["model"] == name]
+    pairs = dict.fromkeys((r["strategy"], r["seed"]) for r in rows)
+    runs = {pair: Run(out, name, *pair, trials, target).records for pair in pairs}
+    print(f"{name}: timing what led a run again", flush=True)
+    times = Settled(network(name), target, out / f"{name}-settled-t{target.num_threads}.json")
+    times.measure(list(runs.values()))
+    curves = [times.curve(path, runs_of(rows, *pair)) for pair, path in runs.items()]
+    return [r for curve in curves for r in curve]
+
+
 def show(summary: Sequence[Row], reference: str) -> None:
     """The table of all models, geometric means, and every run that never reached the reference."""
     table(f"to the final latency of {reference} (same seed)", summary, SUMMARY)
@@ -293,15 +309,18 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def summarise(name: str, rows: Sequence[Row], reference: str) -> list[Row]:
-    """Where each run ended, and how soon it was as good as the reference strategy ended (same seed)."""
+    """Where each run ended, and how soon it was as good as the reference strategy ended (same seed).
+
+    By settled curves, where there are any.
+    """
     rows = [r for r in rows if r.get("model") == name]
+    rows = [r for r in rows if r.get("is_settled")] or rows
     out: list[Row] = []
     for strategy in dict.fromkeys(r["strategy"] for r in rows):
         runs = [runs_of(rows, strategy, seed) for seed in dict.fromkeys(r["seed"] for r in rows)]
         faster, fewer, better, missed = [], [], [], []
         for run in [r for r in runs if r]:
             seed = run[0]["seed"]
-            # Final times are taken anew; the way there is compared by the times of trials alone.
             end = on_the_way(runs_of(rows, reference, seed))[-1]
             hit = next((r for r in on_the_way(run) if r["latency_ms"] <= end["latency_ms"]), None)
             better.append(end["latency_ms"] / on_the_way(run)[-1]["latency_ms"])
@@ -336,8 +355,8 @@ def summarise(name: str, rows: Sequence[Row], reference: str) -> list[Row]:
 
 
 def on_the_way(run: Sequence[Row]) -> list[Row]:
-    """A curve without its final times (the whole, if there is nothing else)."""
-    return [r for r in run if not r["is_final"]] or list(run)
+    """A curve to compare: without its final times, which are taken anew, unless all times are."""
+    return [r for r in run if r.get("is_settled") or not r["is_final"]] or list(run)
 
 
 def runs_of(rows: Sequence[Row], strategy: str, seed: int) -> list[Row]:
@@ -357,7 +376,7 @@ def plot(path: Path, rows: Sequence[Row]) -> None:
         for k, strategy in enumerate(strategies):
             mine = [r for r in rows if r["model"] == model]
             for n, seed in enumerate(dict.fromkeys(r["seed"] for r in mine)):
-                run = runs_of(mine, strategy, seed)
+                run = runs_of([r for r in mine if r.get("is_settled")] or mine, strategy, seed)
                 label = strategy if n == 0 else None
                 x, y = [r["seconds"] for r in run], [r["latency_ms"] for r in run]
                 axis.step(x, y, where="post", color=f"C{k}", alpha=0.7, label=label)

@@ -231,7 +231,15 @@ def test_search(names: list[str], tmp_path: Path) -> None:
     args += [a for n in names for a in ("--only", n)] + ["--strategies", "random", "warm,foresee=0"]
     assert search.main(args) == 0
     rows = json.loads(file.read_text())
-    curves = [r for r in rows if "seed" in r]
+    settled = [r for r in rows if r.get("is_settled")]
+    assert {(r["model"], r["strategy"]) for r in settled} == {
+        (m, s) for m in names for s in ("random", "warm,foresee=0")
+    }
+    assert all(0 < r["seconds"] and 1 <= r["measurements"] <= 16 for r in settled)
+    # All runs start as the untuned model, which is timed once.
+    first = {(r["model"], r["strategy"]): r["latency_ms"] for r in reversed(settled)}
+    assert len(set(first.values())) == len(names)
+    curves = [r for r in rows if "seed" in r and not r.get("is_settled")]
     assert {"model", "strategy", "seed", "seconds", "measurements", "latency_ms"} <= set(curves[0])
     assert {(r["model"], r["strategy"]) for r in curves} == {
         (m, s) for m in names for s in ("random", "warm,foresee=0")
@@ -239,7 +247,7 @@ def test_search(names: list[str], tmp_path: Path) -> None:
     assert max(r["measurements"] for r in curves) == 16
     summary = {(r["model"], r["strategy"]): r for r in rows if r.get("kind") == "summary"}
     assert summary["mlp", "random"]["times_faster"] == summary["mlp", "random"]["times_fewer"] == 1.0
-    assert len(list(out.glob("*.json"))) == 2 * len(names)
+    assert len(list(out.glob("*.json"))) == (2 + 1) * len(names)  # the times taken again, too
     assert search.main(args) == 0  # finished runs are read, not made again
     assert json.loads(file.read_text()) == rows
 
