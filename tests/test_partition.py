@@ -172,6 +172,36 @@ def check_structure(p: Partition, graph: Graph) -> None:
         ready.add(s.output)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_of_the_kernels_that_are_ready_the_first_made_runs(seed: int) -> None:
+    """The order in the graph of groups, worked out by looking for the next one every time."""
+    rng = np.random.default_rng(seed)
+    g = Graph("order")
+    pool = [g.input((4, 6), name="x")]
+    for _ in range(40):
+        a, b = (pool[k] for k in rng.integers(len(pool), size=2))
+        steps = [a.exp, a.softmax, lambda a=a, b=b: a + b, lambda a=a: a.reshape((6, 4)).reshape((4, 6))]
+        pool.append(steps[rng.integers(4)]())
+    g.output(*(pool[k] for k in rng.permutation(len(pool))[:12]))
+    p = partition(g)
+    made = {v: k for k, v in enumerate(g.values())}
+    members = {v: s for s in p.subgraphs for v in g.values() if v.node in s.nodes}
+    reads = {s: {members[i] for v in s.inputs for i in [behind(p, v)] if i in members} for s in p.subgraphs}
+    left, order = list(p.subgraphs), []
+    while left:
+        ready = [s for s in left if not reads[s] & set(left)]
+        order.append(min(ready, key=lambda s: min(made[v] for v in members if members[v] is s)))
+        left.remove(order[-1])
+    assert [s.output.name for s in p.subgraphs] == [s.output.name for s in order]
+
+
+def behind(p: Partition, v: Value) -> Value:
+    """The value whose memory another one is."""
+    while v in p.aliases:
+        v = p.aliases[v]
+    return v
+
+
 # -- what is fused -------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from seer.graph import ops  # noqa: F401  (registers the operators)
 from seer.graph.pending import Constant, Pending
 from seer.graph.registry import bind, function_names, op_def
 
-MAX_RANK = 64  # NumPy's
+MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32  # NumPy's
 
 # Operators that take 16-bit floats: they compute nothing.
 _MOVES = ("widen", "reshape", "flatten", "transpose", "slice", "concat", "gather", "embedding")

@@ -8,14 +8,13 @@ Reshapes are no kernels at all: they name the same memory.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
 
+import networkx as nx
 import numpy as np
 
 from seer import flags
@@ -140,24 +139,15 @@ class _Groups:
     def in_order(self) -> list[list[Value]]:
         """The groups, each after those whose values it reads; of those that are ready, the first made."""
         first = {v: self.order[self.group[v][0]] for v in self.computed}
-        reads: dict[int, set[int]] = {k: set() for k in first.values()}
+        g = nx.DiGraph()
+        g.add_nodes_from(first.values())
         for v in self.computed:
             for i in v.node.inputs:
                 while i in self.aliases:
                     i = self.aliases[i]
                 if i in first and first[i] != first[v]:
-                    reads[first[v]].add(first[i])
-        sorter = TopologicalSorter(reads)
-        sorter.prepare()
-        ready = sorted(sorter.get_ready())
-        out = []
-        while ready:
-            k = heapq.heappop(ready)
-            out.append(self.group[self.computed[k]])
-            sorter.done(k)
-            for freed in sorter.get_ready():
-                heapq.heappush(ready, freed)
-        return out
+                    g.add_edge(first[i], first[v])
+        return [self.group[self.computed[k]] for k in nx.lexicographical_topological_sort(g)]
 
 
 def _subgraph(members: list[Value]) -> Subgraph:
