@@ -83,9 +83,15 @@ def compile(
     graph = prepare(model, dtype)
     parts = partition(graph)
     chosen = chosen.within(weight_bytes(parts))
-    with _opened(records, must_exist=True) as database:
+    with _opened(records) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
         candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
+        if (
+            database is not None
+            and not any(database.best(key, chosen.key) for key in dags)
+            and database.count()
+        ):
+            _log.warning("records %s know no kernel of %s on %s", database.path, model.name, chosen.key)
     kernels = build_kernels(candidates, chosen)
     plan = plan_model(graph, parts, [kernels[s.dag.workload_key] for s in parts.subgraphs])
     # From here on only the plan holds the constants, if the caller has let the graph go: they are freed
@@ -153,10 +159,11 @@ def tune(
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
     database = records if isinstance(records, Records) else Records(records)
+    database.append([])  # where nothing can be kept, nothing is measured
     with (
         _display(progress) as callback,
         _measuring(measurer, chosen) as timer,
-        _opened(store, must_exist=True) as known,
+        _opened(store) as known,
     ):
         own = {t.key for t in tasks}  # of these a database knows what a run of this model knew
         prior = WarmStart.of(known, chosen.clock).without(own) if known is not None else shipped(chosen.clock)
@@ -313,13 +320,13 @@ def _checked_seed(seed: int) -> int:
 
 
 @contextlib.contextmanager
-def _opened(records: RecordsLike, must_exist: bool) -> Iterator[Records | None]:
+def _opened(records: RecordsLike) -> Iterator[Records | None]:
     if records is None or isinstance(records, Records):
         yield records
         return
-    if must_exist and not Path(records).exists():
+    if not Path(records).exists():
         raise UserError(f"there are no records at {records}; make them with seer.tune(..., records=...)")
-    with Records(records) as database:
+    with Records(records, create=False) as database:
         yield database
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -131,9 +133,109 @@ def test_inputs_by_position_name_and_layout() -> None:
         (lambda: m(x.T, y), r"must be float32\[3, 4\], found float32\[4, 3\]"),
         (lambda: m(x.astype(np.float64), y), "found float64"),
         (lambda: m(x, y, num_threads=0), "num_threads"),
+        (lambda: m(x, y, num_threads=10**6), "at most 1024"),
+        (lambda: m(x, y, num_threads=True), "num_threads"),
+        (lambda: m(x, y, num_threads=1.0), "num_threads"),
+        (lambda: m(x, [1.5, 2, 3, 4]), r"must be int64\[4\], found float64\[4\]"),
+        (lambda: m(x, [2**63, 2**63, 2**63, 2**63]), "is not an array"),
+        (lambda: m(x, [2**70, 2, 3, 4]), "found object"),
+        (lambda: m(x, ["1", "2", "3", "4"]), "must be int64"),
+        (lambda: m(x, None), "must be int64"),
+        (lambda: m(Doubles(x), y), "found float64"),
+        (lambda: m(x.astype(x.dtype.newbyteorder()), y), "must be float32"),
+        (lambda: m(np.ma.masked_array(x, mask=x > 0), y), "masked elements"),
     ):
         with pytest.raises(UserError, match=words):
             bad()
+
+
+class Plain(np.ndarray):
+    """A subclass of NumPy's arrays."""
+
+
+class Doubles:
+    """An array of another library."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array.astype(np.float64)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self._array
+
+
+def test_arrays_of_any_layout_stay_as_they_are(tmp_path: Path) -> None:
+    g = Graph("layouts")
+    x, n, e = g.input((3, 4), name="x"), g.input((), "int32", name="n"), g.input((0, 2), "int64", name="e")
+    g.output(x * 2.0, x, n, e)
+    m = seer.compile(g)
+    big = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
+    unaligned = np.empty(49, np.uint8)[1:].view(np.float32).reshape(3, 4)
+    unaligned[:] = big[:3, :4]
+    read_only = big[:3, :4].copy()
+    read_only.setflags(write=False)
+    (tmp_path / "x.bin").write_bytes(read_only.tobytes())
+    for array in (
+        big[::2, ::2],
+        big[2::-1, 3::-1],
+        np.asfortranarray(big[:3, :4]),
+        np.broadcast_to(big[0, :4], (3, 4)),
+        unaligned,
+        read_only,
+        read_only.view(Plain),
+        np.ma.masked_array(read_only),
+        np.memmap(tmp_path / "x.bin", np.float32, "r", shape=(3, 4)),
+    ):
+        before = np.array(array)
+        twice, same, one, _ = m(array, np.int32(1), np.empty((0, 2), np.int64))
+        np.testing.assert_array_equal(twice, 2 * before)
+        np.testing.assert_array_equal(same, before)
+        assert (type(same), one.shape, one) == (np.ndarray, (), 1)
+        assert not np.shares_memory(same, array)
+        same[:] = 0
+        np.testing.assert_array_equal(array, before)
+
+
+def test_one_array_for_two_inputs() -> None:
+    g = Graph("twice")
+    x, y = g.input((4,), name="x"), g.input((4,), name="y")
+    g.output(x, y, x + y, x)
+    a = np.random.default_rng(0).standard_normal(4).astype(np.float32)
+    outputs = seer.compile(g)(a, a[::-1])
+    for found, expected in zip(outputs, (a, a[::-1], a + a[::-1], a), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert not any(np.shares_memory(p, q) for p in outputs for q in outputs if p is not q)
+
+
+FORKING = """
+import os, sys
+import numpy as np
+import seer
+m = seer.compile(seer.zoo.mlp(batch=64), target="llvm -threads=2")
+x = np.random.default_rng(0).standard_normal(m.inputs[0].shape).astype(np.float32)
+expected = m(x)
+for _ in range(2):
+    child = os.fork()
+    if not child:
+        os._exit(0 if np.array_equal(m(x), expected) else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(m(x), expected))
+"""
+
+
+def test_a_model_runs_in_forked_processes() -> None:
+    # In a process of its own, since a child that hangs would outlive this one's patience.
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["0", "True", "0", "True"], done.stderr
+
+
+def test_records_of_other_models_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "r.db"
+    seer.tune(dense_net(11), trials=2, records=path, progress=False)
+    seer.compile(dense_net(11), records=path)
+    assert "know no kernel" not in caplog.text
+    other = Graph("other")
+    other.output(other.input((5,), name="x").exp())
+    check(other, seer.compile(other, records=path))
+    assert "know no kernel of other" in caplog.text
 
 
 def test_calls_from_several_threads() -> None:

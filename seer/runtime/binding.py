@@ -49,14 +49,21 @@ def describe(spec: ArgSpec) -> str:
 
 
 def _check(model: str, spec: ArgSpec, value: Any) -> np.ndarray:
-    try:  # Python numbers and lists take the input's dtype; an array must have it
-        has_dtype = isinstance(value, np.ndarray | np.generic)
-        array = np.asarray(value, None if has_dtype else numpy_dtype(spec.dtype))
-    except (TypeError, ValueError) as e:
+    wanted = numpy_dtype(spec.dtype)
+    try:
+        array = np.asarray(value)
+        # Python numbers and lists take the input's dtype if that loses nothing; an array must have it.
+        if not hasattr(value, "__array__") and (
+            array.size == 0 or np.can_cast(array.dtype, wanted, "same_kind")
+        ):
+            array = np.asarray(value, wanted)
+    except (TypeError, ValueError, OverflowError) as e:
         raise UserError(f"model {model}: input {describe(spec)} is not an array: {e}") from e
-    if array.dtype != numpy_dtype(spec.dtype) or array.shape != spec.shape:
+    if array.dtype != wanted or array.shape != spec.shape:
         raise UserError(
             f"model {model}: input {spec.name!r} must be {spec.dtype}{list(spec.shape)}, "
             f"found {array.dtype}{list(array.shape)}"
         )
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise UserError(f"model {model}: input {spec.name!r} has masked elements; fill them first")
     return np.require(array, requirements=["C", "A"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +16,11 @@ from seer.codegen.model_entry import model_entry
 from seer.codegen.model_plan import ModelPlan
 from seer.codegen.weights import Weights
 from seer.dtypes import numpy_dtype
-from seer.errors import UserError
+from seer.errors import TargetError, UserError
 from seer.flags import debug
 from seer.runtime.binding import bind_inputs, describe
 from seer.runtime.loader import load_objects
-from seer.runtime.target import Target
+from seer.runtime.target import Target, checked_threads
 
 _ENTRY = "seer_model_run"
 _ENTRY_TYPE = ctypes.CFUNCTYPE(
@@ -78,11 +77,14 @@ class CompiledModel:
             A new array, or a tuple of new arrays if the model has several outputs.
 
         Raises:
-            UserError: if an input is missing, unknown, or of another shape or dtype.
+            UserError: if an input is missing, unknown, or of another shape or dtype, or there can be no
+                such number of threads.
         """
         threads = self.num_threads if num_threads is None else num_threads
-        if not isinstance(threads, int) or threads < 1:
-            raise UserError(f"model {self.name}: num_threads is {threads!r}; it must be an integer >= 1")
+        try:
+            threads = checked_threads(threads)
+        except TargetError as e:
+            raise UserError(f"model {self.name}: num_threads: {e}") from None
         inputs = bind_inputs(self.name, self.inputs, arrays, named)
         outputs = [np.empty(s.shape, numpy_dtype(s.dtype)) for s in self.outputs]
         arena = self._arenas.take(self._plan.arena_size(threads))
@@ -143,20 +145,20 @@ class _ArenaPool:
     """Arenas that no running call uses; as many as there have been calls at one time."""
 
     def __init__(self) -> None:
-        self._free: list[np.ndarray] = []
-        self._lock = threading.Lock()
+        self._free: list[np.ndarray] = []  # its methods are atomic; a lock could be held during a fork
 
     def take(self, size_bytes: int) -> np.ndarray:
         """An arena of at least that size; a smaller one that was free is let go."""
-        with self._lock:
-            arena = self._free.pop() if self._free else None
+        try:
+            arena = self._free.pop()
+        except IndexError:
+            arena = None
         if arena is not None and arena.nbytes >= size_bytes:
             return arena
         return memory.empty((size_bytes,), "uint8")
 
     def give_back(self, arena: np.ndarray) -> None:
-        with self._lock:
-            self._free.append(arena)
+        self._free.append(arena)
 
 
 def _pointer_table(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:

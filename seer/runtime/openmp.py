@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import importlib.util
 import logging
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import llvmlite.binding as llvm
 from seer import flags
 from seer.errors import TargetError
 
+_PAUSE_HARD = 2  # omp_pause_hard
 _SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 _TEAM = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -35,10 +37,11 @@ def install() -> str | None:
     """
     wanted = flags.openmp_path()
     for path in [wanted] if wanted else _candidates():
-        addresses = _addresses(path)
-        if addresses is not None:
-            for name, address in zip(_SYMBOLS, addresses, strict=True):
-                llvm.add_symbol(name, address)
+        library = _library(path)
+        if library is not None:
+            for name in _SYMBOLS:
+                llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
+            _survive_forks(library)
             return path
         if wanted:
             raise TargetError(f"{wanted} (SEER_OPENMP) is no OpenMP library with {', '.join(_SYMBOLS)}")
@@ -65,12 +68,22 @@ def _candidates() -> Iterator[str]:
                 yield from sorted(str(p) for p in (site / folder).glob("libgomp*.so*"))
 
 
-def _addresses(path: str) -> list[int] | None:
+def _library(path: str) -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(path)
-        return [ctypes.cast(getattr(library, s), ctypes.c_void_p).value or 0 for s in _SYMBOLS]
-    except (OSError, AttributeError):
+    except OSError:
         return None
+    return library if all(hasattr(library, s) for s in _SYMBOLS) else None
+
+
+def _survive_forks(library: ctypes.CDLL) -> None:
+    """Let the forking thread's team go before every fork.
+
+    The child has a copy of that thread and none of its team, for which its next parallel loop would wait
+    forever. Without one, parent and child each start a new team when they need it.
+    """
+    if hasattr(os, "register_at_fork") and hasattr(library, "omp_pause_resource_all"):
+        os.register_at_fork(before=lambda: library.omp_pause_resource_all(_PAUSE_HARD))
 
 
 @lru_cache(maxsize=1)

@@ -7,12 +7,16 @@ at most what was not yet appended.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from seer.errors import RecordError
 from seer.version import __version__
@@ -20,9 +24,11 @@ from seer.version import __version__
 SCHEMA = 1
 # Raised when generated code changes so much that old times mean nothing.
 CODE_VERSION = 2
+WAIT_S = 30.0  # for another process that writes
 LUCK = 1.25  # how much the fastest of many trials may owe to luck, at most
 
 _TABLES = """
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS records (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -46,11 +52,21 @@ CREATE TABLE IF NOT EXISTS records (
     seer_version TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS records_by_workload ON records (workload_key, target_key, code_version);
+INSERT OR IGNORE INTO meta VALUES ('schema', '{schema}');
+COMMIT;
 """
 
 _COLUMNS = (
     "workload_key, target_key, sketch_key, params, seconds, error, message, seed, strategy, "
     "build_s, run_s, created_at, stage, family, features, feature_version"
+)
+
+
+_INSERT = (
+    "INSERT INTO records (workload_key, target_key, code_version, sketch_key, params, "
+    "seconds, error, message, seed, strategy, build_s, run_s, created_at, stage, family, "
+    "features, feature_version, seer_version) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -102,36 +118,84 @@ class MeasureRecord:
 class Records:
     """A records database; `path` None keeps it in memory.
 
-    Several processes may append to one file. Use it as a context manager, or close it.
+    Several processes may append to one file, and several threads use one object. Use it as a context
+    manager, or close it.
     """
 
-    def __init__(self, path: str | Path | None = None) -> None:
-        """Open or create a database.
+    def __init__(self, path: str | Path | None = None, create: bool = True) -> None:
+        """Open a database, or create it where there is none or the file is empty.
+
+        Without `create`, for reading, it must be there; it may lie where nothing can be written.
 
         Raises:
-            RecordError: if the file cannot be opened, is no database, or has another schema.
+            RecordError: if the file cannot be opened, is no database of seer's, or has another schema. It
+                is left as it was.
         """
         self.path = None if path is None else Path(path)
+        self._lock = threading.Lock()
         if self.path is not None and not self.path.parent.is_dir():
             raise RecordError(f"records {self.path}: there is no folder {self.path.parent}")
+        uri = _uri(self.path)
+        self._is_read_only = "mode=ro" in uri
         try:
-            self._db = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=30)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(_TABLES)
-            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
-            self._db.commit()
-            (found,) = self._db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+            self._db = sqlite3.connect(
+                uri, timeout=WAIT_S, uri=True, check_same_thread=False, isolation_level=None
+            )
+            found = self._schema()
+            if found is None and create:
+                self._create()
+                found = self._schema()
         except sqlite3.Error as e:
             raise RecordError(f"records {self.path}: not a usable database: {e}") from e
+        if found is None:
+            raise RecordError(f"records {self.path}: the file is empty")
         if found != str(SCHEMA):
             raise RecordError(f"records {self.path}: made with schema {found}, this seer reads {SCHEMA}")
+        self._file = self._identity()
 
-    def append(self, records: Iterable[MeasureRecord]) -> None:
-        """Store records for good, in one transaction.
+    def _schema(self) -> str | None:
+        """The schema of the tables that are there; None if there are none.
 
         Raises:
-            RecordError: if the file cannot be written.
+            RecordError: if they are not seer's.
+        """
+        tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            return None
+        row = None
+        if {"meta", "records"} <= tables:
+            with contextlib.suppress(sqlite3.OperationalError):  # a table of that name with other columns
+                row = self._db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        if row is None:
+            raise RecordError(f"records {self.path}: not a usable database: it is another program's")
+        return str(row[0])
+
+    def _create(self) -> None:
+        # Changing the journal does not wait for another process that makes the same file.
+        limit = time.monotonic() + WAIT_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                break
+            except sqlite3.OperationalError as e:
+                if "locked" not in str(e) or time.monotonic() > limit:
+                    raise
+                time.sleep(0.01)
+        self._db.executescript(_TABLES.format(schema=SCHEMA))
+
+    def _identity(self) -> tuple[int, int] | None:
+        """What tells the file from another one of the same name; None if there is none."""
+        try:
+            found = os.stat(self.path) if self.path is not None else None
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino) if found is not None else None
+
+    def append(self, records: Iterable[MeasureRecord]) -> None:
+        """Store records for good, in one transaction. That of no records says whether others could be.
+
+        Raises:
+            RecordError: if the file cannot be written, or is no longer where it was.
         """
         rows = [
             (
@@ -156,17 +220,22 @@ class Records:
             )
             for r in records
         ]
-        try:
-            with self._db:
-                self._db.executemany(
-                    "INSERT INTO records (workload_key, target_key, code_version, sketch_key, params, "
-                    "seconds, error, message, seed, strategy, build_s, run_s, created_at, stage, family, "
-                    "features, feature_version, seer_version) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    rows,
-                )
-        except sqlite3.Error as e:
-            raise RecordError(f"records {self.path}: cannot append: {e}") from e
+        if self._is_read_only:
+            raise RecordError(f"records {self.path}: cannot append: the file or its folder is read-only")
+        with self._lock:
+            if self._identity() != self._file:
+                raise RecordError(f"records {self.path}: the file was deleted or replaced while it was open")
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    self._db.executemany(_INSERT, rows)
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    with contextlib.suppress(sqlite3.Error):  # a full disk has rolled it back already
+                        self._db.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as e:
+                raise RecordError(f"records {self.path}: cannot append: {e}") from e
 
     def for_workload(self, workload_key: str, target_key: str) -> list[MeasureRecord]:
         """Everything recorded of a workload on a target, oldest first."""
@@ -200,8 +269,8 @@ class Records:
 
     def count(self) -> int:
         """Records of all workloads."""
-        (n,) = self._db.execute("SELECT COUNT(*) FROM records").fetchone()
-        return int(n)
+        (row,) = self._rows("SELECT COUNT(*) FROM records", ())
+        return int(row[0])
 
     def all(self) -> list[MeasureRecord]:
         """Every record, oldest first."""
@@ -218,15 +287,31 @@ class Records:
         self.close()
 
     def _select(self, where: str, values: tuple[object, ...]) -> list[MeasureRecord]:
+        rows = self._rows(f"SELECT {_COLUMNS} FROM records WHERE {where}", values)
         try:
-            rows = self._db.execute(f"SELECT {_COLUMNS} FROM records WHERE {where}", values).fetchall()
             return [_from_row(r) for r in rows]
-        except (sqlite3.Error, ValueError) as e:
+        except (ValueError, TypeError, AttributeError) as e:
+            raise RecordError(f"records {self.path}: cannot read: {e}") from e
+
+    def _rows(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as e:
             raise RecordError(f"records {self.path}: cannot read: {e}") from e
 
 
-def _from_row(row: tuple[object, ...]) -> MeasureRecord:
+def _uri(path: Path | None) -> str:
+    """How SQLite is to open a file: one that cannot be written as it is, without a journal beside it."""
+    if path is None:
+        return "file::memory:"
+    plain = path.absolute().as_uri()
+    if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return plain
+    return f"{plain}?mode=ro" if Path(f"{path}-wal").exists() else f"{plain}?mode=ro&immutable=1"
+
+
+def _from_row(row: tuple[Any, ...]) -> MeasureRecord:
     values = list(row)
     values[3] = {str(k): int(v) for k, v in json.loads(str(row[3])).items()}
-    values[4] = float("inf") if row[4] is None else row[4]
-    return MeasureRecord(*values)  # type: ignore[arg-type]
+    values[4] = float("inf") if row[4] is None else float(row[4])
+    return MeasureRecord(*values)

@@ -13,13 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 
 from seer import flags
 from seer.dtypes import dtype as dtype_of
 from seer.errors import TargetError
 from seer.runtime.gpu import CHECKS, DEFAULT_ARCH, GPUS, Gpu, GpuDevices
+
+MAX_THREADS = 1024  # OpenMP ends the process where it cannot start as many as it is asked for
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,7 @@ class Target:
 
     def with_threads(self, num_threads: int) -> Target:
         """The same machine with another number of threads."""
-        if num_threads < 1:
-            raise TargetError(f"a target needs at least 1 thread, given {num_threads}")
-        return replace(self, num_threads=num_threads)
+        return replace(self, num_threads=checked_threads(num_threads))
 
     def within(self, weights: Sequence[int]) -> Target:
         """The same machine as the kernels of a model find it, given the bytes of each one's weights."""
@@ -141,6 +143,18 @@ _KINDS: dict[str, Parser] = {}
 def register_target_kind(kind: str, parser: Parser) -> None:
     """Add a kind of target; `parser` makes a Target from the options of its text."""
     _KINDS[kind] = parser
+
+
+def checked_threads(num_threads: Any) -> int:
+    """A number of threads that code may run on.
+
+    Raises:
+        TargetError: if it is no whole number from 1 to MAX_THREADS.
+    """
+    is_whole = isinstance(num_threads, int | np.integer) and not isinstance(num_threads, bool)
+    if not is_whole or not 1 <= num_threads <= MAX_THREADS:
+        raise TargetError(f"at least 1 thread and at most {MAX_THREADS} are possible, given {num_threads!r}")
+    return int(num_threads)
 
 
 def _options(text: str, words: list[str]) -> dict[str, str]:
