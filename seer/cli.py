@@ -6,11 +6,13 @@ import argparse
 import functools
 import inspect
 import math
+import os
+import select
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -32,8 +34,41 @@ from seer.version import __version__
 Run = Callable[[], Any]
 
 
+PIPE_CLOSED = 141  # what a shell says of a program that wrote to a pipe that nobody reads any more
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
+    try:
+        try:
+            return _run(argv)
+        finally:  # help and errors end here too
+            for stream in _streams():
+                stream.flush()
+    except (BrokenPipeError, SystemExit) as e:  # the display makes the one the other
+        closed = [s for s in _streams() if _is_closed(s)]
+        if not closed or (isinstance(e, SystemExit) and not e.code):
+            raise
+        for stream in closed:  # the interpreter flushes them once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return PIPE_CLOSED
+
+
+def _streams() -> list[TextIO]:
+    return [s for s in (sys.stdout, sys.stderr) if s is not None]
+
+
+def _is_closed(stream: TextIO) -> bool:
+    """Whether what a stream writes to is a pipe that nobody reads."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # errors and hang-ups are told of in any case
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except OSError:  # it has no descriptor
+        return False
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     try:

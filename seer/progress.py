@@ -94,13 +94,21 @@ def _line(event: TuneEvent) -> str:
     parts = [
         f"{event.strategy}: {event.trials}{budget} trials",
         f"{event.elapsed_s:.0f} s",
-        f"model {_ms(event.latency_s)} ms",
+        _model(event),
     ]
     if failed:
         parts.append(f"{failed} failed ({', '.join(f'{n} {r}' for r, n in sorted(event.errors.items()))})")
     if event.kind == "round" and event.task is not None:
         parts.append(event.tasks[event.task].name)
     return ", ".join(parts)
+
+
+def _model(event: TuneEvent) -> str:
+    """The model's time, or how many tasks have one."""
+    if math.isfinite(event.latency_s):
+        return f"model {_ms(event.latency_s)} ms"
+    measured = sum(math.isfinite(t.best_s) for t in event.tasks)
+    return f"model - ({measured} of {len(event.tasks)} tasks measured)"
 
 
 def _ms(seconds: float) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from seer import cli
 from seer.cli import main
 from seer.progress import Display
 from seer.search.events import TaskStatus, TuneEvent
@@ -74,3 +79,63 @@ def test_display_in_a_terminal() -> None:
     text = console.export_text()
     for word in ("conv2d 1x7x7x8", "1.000", "2.00", "500.0", "5 of 10 trials", "1 failed (1 wrong)"):
         assert word in text, text
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_display_before_every_task_is_measured(is_terminal: bool) -> None:
+    console = Console(force_terminal=is_terminal, width=120, record=True, file=None)
+    done = TaskStatus("done", 2, 5, 1e-3, 9e-3, 2e-3, 1, 0.5)
+    none = TaskStatus("none", 1, 0, math.inf, math.inf, math.inf, 0, 0.5)
+    with Display(console) as display:
+        display(TuneEvent("start", "ansor", None, (done, none, done), 5, 10, math.inf, 1.5, {}))
+        first = console.export_text(clear=False)
+        display(TuneEvent("end", "ansor", None, (done, done, done), 5, 10, 6e-3, 1.5, {}))
+    if not is_terminal:
+        assert "model - (2 of 3 tasks measured)" in first
+    text = console.export_text()
+    assert "model 6.000 ms" in text
+    assert "model - ms" not in text
+
+
+# -- pipes that nobody reads -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "closes_errors"),
+    [
+        (["models"], False),
+        (["--help"], False),
+        (["tune", "vgg"], True),
+        (["tune", "mlp", "--set", "features=4", "--trials", "0"], True),
+    ],
+)
+@pytest.mark.parametrize("is_unbuffered", [False, True])
+def test_a_closed_pipe_ends_the_command_without_a_word(
+    args: list[str], closes_errors: bool, is_unbuffered: bool
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *(["-u"] if is_unbuffered else []), "-m", "seer", *args],
+            stdout=write,
+            stderr=write if closes_errors else subprocess.PIPE,
+            env=environment,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    is_unnoticed = is_unbuffered and "--help" in args  # by argparse
+    assert done.returncode == (0 if is_unnoticed else cli.PIPE_CLOSED)
+    assert not done.stderr
+
+
+def test_a_broken_pipe_inside_is_no_closed_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> int:
+        raise BrokenPipeError("a worker")
+
+    monkeypatch.setattr(cli, "_models", broken)
+    with pytest.raises(BrokenPipeError, match="a worker"):
+        main(["models"])
