@@ -72,6 +72,23 @@ def test_vectors_where_they_are_aligned() -> None:
     assert "seer_load4" not in flat(3, 37) and "seer_store4" not in flat(3, 37)
 
 
+def test_how_far_compilers_may_unroll() -> None:
+    """Short bodies as they like, long ones not at all, of many copies a few at a time."""
+    sketch = generate_sketches(matmul(64, 64, 64, relu=False), CUDA)[1]
+
+    def pragmas(loops: str, **values: int) -> list[tuple[str, str]]:
+        text = kernel_text(generate(sketch, row_of(sketch, **values), CUDA))
+        return re.findall(rf"(\w.*)\n\s*for \(int {loops}_\d+ = 0; \w+ < (\d+);", text)
+
+    tile = {"c_i0_3": 4, "c_i1_4": 4, "c_k_1": 32}
+    half = {**tile, "c_i0_3": 2}
+    assert pragmas("c", **half, c_i0_2=16) == [("pragma unroll", "16"), ("pragma unroll", "2")]
+    assert pragmas("c", **tile, c_i0_2=16) == [("pragma unroll 4", "32"), ("pragma unroll", "2")]
+    assert pragmas("k1", **tile) == [("pragma unroll 1", "32")]
+    assert pragmas("k1", **tile, c_unroll=512) == [("pragma unroll", "32")]
+    assert pragmas("k1", **{**tile, "c_i1_4": 2}) == [("__syncthreads();", "32")]
+
+
 KERNELS = {
     "matmul": (
         matmul(512, 512, 512),

@@ -10,6 +10,7 @@ import pytest
 from cuda_batch import Candidate, batches, candidates_of, modules_of, source_of
 from cuda_sass import disassemble, local_arrays, nvdisasm, spilled_results
 from cuda_zoo import NAMES, distinct_tasks, tasks
+from programs import batch_matmul
 
 from seer.codegen.cuda import Launch
 from seer.errors import SeerError
@@ -17,6 +18,7 @@ from seer.runtime.cuda.build import check_registers
 from seer.runtime.nvrtc import Cubin, compile_cubin, compiler_name
 from seer.runtime.target import Target
 from seer.search.defaults import default_row
+from seer.search.rules import generate_sketches
 from seer.search.task import SearchTask
 
 ROWS = 20  # random candidates of each sketch
@@ -72,6 +74,20 @@ def test_a_handful(arch: str) -> None:
     products = [t for t in tasks("bert_base", target, {"layers": 1}) if t.dag.flop_count > 1e8]
     for task in [*convolutions, *products[:2]]:
         assert not faults(task, [(task.sketches[1], default_row(task.sketches[1], target))])
+
+
+def test_compilers_unroll_no_more_than_was_asked_for() -> None:
+    """One thread copies 144 vectors for 12 terms of 128 accumulators, and has registers for those alone."""
+    target = Target.parse("cuda -arch=sm_80")
+    dag = batch_matmul(12, 128, 64, 128)
+    sketch = generate_sketches(dag, target)[1]
+    values = {p.name: p.choices[0] if p.choices else 1 for p in sketch.params} | {"z.k.1": 12}
+    values |= dict.fromkeys(("z.i0.3", "z.i0.4", "z.i1.1", "z.i1.3", "z.i1.4", "z.i2.1", "z.i2.3"), 2)
+    rows = [sketch.row({**values, "z.shared.x": x, "z.shared.y": y}) for x, y in ((1, 1), (2, 1), (2, 2))]
+    modules = modules_of([(sketch, r) for r in rows], target)
+    usage = compile_cubin(source_of(modules), target.cpu).kernels.values()
+    assert [u.local_bytes for u in usage] == [0, 0, 0]
+    assert all(u.registers < 200 for u in usage)
 
 
 def test_barriers_of_copies_that_do_not_start_ahead() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import subprocess
 import sys
@@ -186,6 +187,12 @@ def test_more_registers_than_there_are_is_a_build_error() -> None:
     wide = replace(kernel, launches=(replace(kernel.launches[0], threads=512),))
     with pytest.raises(BuildError, match="c_0: 512 threads of 255 registers need 131072"):
         check_registers(wide, Cubin(b"", "sm_80", usage, ""))
+    # 9 warps are three in one of four partitions, so that they take what 12 would.
+    odd = replace(kernel, launches=(replace(kernel.launches[0], threads=264),))
+    for registers, fits in ((168, True), (176, False)):
+        usage = {"c_0": replace(usage["c_0"], registers=registers)}
+        with contextlib.nullcontext() if fits else pytest.raises(BuildError, match="need 67584"):
+            check_registers(odd, Cubin(b"", "sm_80", usage, ""))
 
 
 @pytest.mark.skipif(not why_unavailable(), reason="there is a CUDA device")

@@ -106,6 +106,24 @@ def test_limits_are_refused() -> None:
     assert legal(sketch, sketch.row({**base, "c.i0.2": 16, "c.i1.2": 16})[None], CUDA).all()
 
 
+def test_warps_take_registers_in_all_partitions_at_once() -> None:
+    """264 threads are 9 warps, three of them in one partition: 16384 registers for three warps."""
+    gpu = CUDA.gpu
+    assert gpu is not None
+    assert gpu.block_registers(168, 264) <= gpu.registers_per_sm < gpu.block_registers(176, 264)
+    assert gpu.block_registers(161, 264) == gpu.block_registers(168, 264) == 12 * 32 * 168
+    assert gpu.block_registers(255, 256) == gpu.registers_per_sm
+    sketch = generate_sketches(matmul(4096, 4096, 64, relu=False), CUDA)[1]
+    base = {p.name: p.choices[0] if p.choices else 1 for p in sketch.params}
+    tile = {"c.i0.3": 4, "c.i0.4": 4, "c.i1.3": 4, "c.i1.4": 2, "c.i1.2": 8}
+    rows = np.stack([sketch.row({**base, **tile, "c.i0.2": n}) for n in (32, 33)])
+    (nest,) = gpu_nests(sketch, rows, gpu)
+    assert list(nest.threads) == [256, 264]
+    assert 168 < nest.registers[0] == nest.registers[1] <= 248
+    assert list(legal(sketch, rows, CUDA)) == [True, False]
+    assert list(nest.blocks_per_sm) == [1, 0]
+
+
 class _AnyScore:
     is_trained = False
 

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+Count = TypeVar("Count", int, np.ndarray)
+
+PARTITIONS = 4  # of a multiprocessor; each has its share of the registers and runs its share of the warps
+REGISTER_UNIT = 256  # registers are given to warps in units of this many
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,17 @@ class Gpu:
     def half_flops(self) -> float:
         """Operations per second of mma.sync on 16 bits, added up in float32."""
         return 2 * self.tf32_flops  # of each of them
+
+    def warp_registers(self, registers: Count) -> Count:
+        """What a warp takes whose threads need so many registers."""
+        out: Count = -(-registers * self.warp_size // REGISTER_UNIT) * REGISTER_UNIT
+        return out
+
+    def block_registers(self, registers: Count, threads: Count) -> Count:
+        """What a launch asks for: as if every partition had as many warps as the one with the most."""
+        most = -(-threads // (self.warp_size * PARTITIONS))
+        out: Count = self.warp_registers(registers) * most * PARTITIONS
+        return out
 
 
 _MIB, _KIB = 1024 * 1024, 1024

@@ -32,6 +32,6 @@ def fits_gpu(nest: Nest, sketch: Sketch, rows: np.ndarray, target: Target) -> np
     ok &= v.vthreads <= g.max_vthreads
     ok &= v.shared_bytes <= g.shared_bytes_per_block
     ok &= v.registers <= g.registers_per_thread
-    ok &= v.registers * v.threads <= g.registers_per_sm
+    ok &= g.block_registers(v.registers, v.threads) <= g.registers_per_sm
     ok &= v.blocks <= MAX_BLOCKS
     return ok

@@ -37,13 +37,18 @@ def _tiled(sketch: Sketch, nest: Nest, rows: np.ndarray, gpu: Gpu, rng: np.rando
         (spatial, VTHREAD, lambda v: v.vthreads > v.gpu.max_vthreads),
         (spatial, THREAD, lambda v: v.threads > v.gpu.max_threads_per_block),
         (spatial, REGISTERS, lambda v: (v.tile > MOST_TILE) | (v.registers > v.gpu.registers_per_thread)),
-        (spatial, THREAD, lambda v: v.registers * v.threads > v.gpu.registers_per_sm),
+        (spatial, THREAD, _needs_more_registers),
         (reduced, REDUCE, lambda v: v.shared_bytes > v.gpu.shared_bytes_per_block),
         (spatial, (1, 2, 3, 4), lambda v: v.shared_bytes > v.gpu.shared_bytes_per_block),
     ]
     for axes, levels, is_over in limits:
         rows = _halved(sketch, nest, rows, gpu, _columns(sketch, nest, axes, levels), is_over, rng)
     return rows
+
+
+def _needs_more_registers(v: GpuNest) -> np.ndarray:
+    over: np.ndarray = v.gpu.block_registers(v.registers, v.threads) > v.gpu.registers_per_sm
+    return over
 
 
 def _halved(
@@ -80,7 +85,7 @@ def _matrix(sketch: Sketch, nest: Nest, rows: np.ndarray, gpu: Gpu, rng: np.rand
     limits: list[tuple[list[int], Callable[[GpuNest], np.ndarray]]] = [
         (warps, lambda v: v.threads > v.gpu.max_threads_per_block),
         (spatial, lambda v: (v.tile > MOST_TILE) | (v.registers > v.gpu.registers_per_thread)),
-        (spatial, lambda v: v.registers * v.threads > v.gpu.registers_per_sm),
+        (spatial, _needs_more_registers),
         (terms, lambda v: v.shared_bytes > v.gpu.shared_bytes_per_block),
         (spatial, lambda v: v.shared_bytes > v.gpu.shared_bytes_per_block),
     ]

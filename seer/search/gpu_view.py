@@ -14,7 +14,7 @@ from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import flop_count
 from seer.ir.expr import Read, variables
 from seer.ir.sketch import Sketch
-from seer.runtime.gpu import Gpu
+from seer.runtime.gpu import PARTITIONS, Gpu
 from seer.search.gpu_shape import GpuShape, dims_of, reads_of, reads_of_expanded
 
 COPY_INSTRUCTIONS = 10  # of one load from the device and one store to shared memory
@@ -125,11 +125,12 @@ class GpuNest(GpuShape):
         """Blocks that one multiprocessor holds at once (0: none fits)."""
         g = self.gpu
         warps = -(-self.threads // g.warp_size)
-        per_warp = np.maximum(np.minimum(self.registers, g.registers_per_thread), 16) * g.warp_size
+        registers = np.minimum(self.registers, g.registers_per_thread)
+        warps_with_registers = g.registers_per_sm // PARTITIONS // g.warp_registers(registers) * PARTITIONS
         limits = [
             np.full(self.count, g.max_blocks_per_sm),
             g.max_threads_per_sm // np.maximum(warps * g.warp_size, 1),
-            g.registers_per_sm // np.maximum(per_warp * warps, 1),
+            warps_with_registers // np.maximum(warps, 1),
             g.shared_bytes_per_sm // (self.shared_bytes + 1024),
         ]
         out: np.ndarray = np.min(np.stack(limits), axis=0)

@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(8) mm(const float* __restrict__ a, 
       c_register3[i04_10][i14_11] = 0.0f;
     }
   }
+  #pragma unroll 1
   for (int k0_12 = 0; k0_12 < 2; ++k0_12) {
     __syncthreads();
     #pragma unroll

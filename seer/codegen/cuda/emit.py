@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from seer.codegen.cuda.exprs import NARROW, VECTOR, Writer, can_make, has_vectors, vector_function
 from seer.codegen.cuda.module import CudaModule, Launch, Scratch
 from seer.codegen.cuda.prelude import prelude
+from seer.codegen.cuda.unroll import unroll_pragma
 from seer.codegen.gpu import LoweredKernels
 from seer.dtypes import dtype as dtype_of
 from seer.dtypes import is_narrow
@@ -132,8 +133,9 @@ class _Kernel:
                 self.vector_store(var, store, int(width))
             case For(var, extent, kind, body):
                 w.ranges[var] = (0, max(bounds(extent, w.ranges)[1] - 1, 0))
-                if kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
-                    self.line("#pragma unroll")
+                pragma = unroll_pragma(kind, body)
+                if pragma:
+                    self.line(pragma)
                 ctype, name = w.index_type(extent), w.names.of(var, var)
                 with self.block(f"for ({ctype} {name} = 0; {name} < {w.index(extent)}; ++{name})"):
                     self.stmt(body)

@@ -7,10 +7,8 @@ from seer.errors import BuildError, UserError
 from seer.runtime.cuda.spec import DeviceSpec
 from seer.runtime.emulate.compiler import library
 from seer.runtime.emulate.source import translate
+from seer.runtime.gpu import DEFAULT_ARCH, GPUS
 from seer.runtime.nvrtc import Cubin, compile_cubin
-
-REGISTERS = 64 << 10  # of a multiprocessor, on every architecture since sm_50
-_WARP_UNIT = 256  # registers are given to warps in units of this many
 
 
 def compile_kernel(kernel: CudaModule, spec: DeviceSpec, arch: str) -> bytes | None:
@@ -37,11 +35,12 @@ def check_registers(kernel: CudaModule, cubin: Cubin) -> None:
     Raises:
         BuildError: naming the launch.
     """
+    gpu = GPUS[DEFAULT_ARCH]  # registers are the same on every architecture since sm_70
     for launch in kernel.launches:
         registers = cubin.usage(launch.name).registers
-        needed = -(-launch.threads // 32) * (-(-registers * 32 // _WARP_UNIT) * _WARP_UNIT)
-        if needed > REGISTERS:
+        needed = gpu.block_registers(registers, launch.threads)
+        if needed > gpu.registers_per_sm:
             raise BuildError(
                 f"{launch.name}: {launch.threads} threads of {registers} registers need {needed}, "
-                f"a multiprocessor has {REGISTERS}"
+                f"a multiprocessor has {gpu.registers_per_sm}"
             )
