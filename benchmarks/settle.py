@@ -73,8 +73,11 @@ class Settled:
 
     def default(self, key: str) -> str:
         """What an untuned model runs."""
+        return candidate_name(*self._default(key))
+
+    def _default(self, key: str) -> tuple[str, dict[str, int]]:
         sketch, row = default_candidate(self.tasks[key].dag, self._target)
-        return candidate_name(sketch.key, sketch.values(np.asarray(row)))
+        return sketch.key, sketch.values(np.asarray(row))
 
     def curve(self, run: Path, events: Sequence[Row]) -> list[Row]:
         """The model's latency as the run went on, from its untuned state to what it would be compiled to.
@@ -87,7 +90,7 @@ class Settled:
         best = {k: self._times[k][self.default(k)] for k in self.tasks}
         with Records(run) as records:
             found = [r for k in self.tasks for r in records.for_workload(k, self._target.key)]
-            final = {k: records.best(k, self._target.key) for k in self.tasks}
+            final = {k: records.best(k, self._target.key, self._default(k)) for k in self.tasks}
         trials = sorted((r for r in found if r.stage == "trial"), key=lambda r: r.created_at)
         # An event is told after its trials were recorded, so none was recorded later than it says.
         start = max(

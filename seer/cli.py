@@ -192,7 +192,7 @@ def _tune(args: argparse.Namespace) -> int:
     )
     print(result)
     tuned = driver.compile(model, target, result.records, args.exact, args.dtype)
-    untuned = driver.compile(model, target, dtype=args.dtype)
+    untuned = driver.compile(model, target, exact=args.exact, dtype=args.dtype)
     _report(model, target, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
     if args.records is not None:
         print(f"records: {args.records}")
@@ -215,7 +215,7 @@ def _bench(args: argparse.Namespace) -> int:
     if args.repeat < 1:
         raise UserError(f"--repeat {args.repeat}: at least 1 turn is needed")
     model, target = _load(args)
-    compiled = {"untuned": driver.compile(model, target, dtype=args.dtype)}
+    compiled = {"untuned": driver.compile(model, target, exact=args.exact, dtype=args.dtype)}
     if args.records is not None:
         compiled = {"tuned": driver.compile(model, target, args.records, args.exact, args.dtype), **compiled}
     _report(model, target, compiled, args.repeat, with_numpy=True)

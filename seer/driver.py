@@ -28,7 +28,7 @@ from seer.progress import Display
 from seer.runtime.measure import Measurer
 from seer.runtime.records import Records
 from seer.runtime.target import Target
-from seer.search.defaults import default_candidate
+from seer.search.defaults import default_number, default_row
 from seer.search.events import Callback, TaskStatus, ignore
 from seer.search.rules import generate_sketches
 from seer.search.strategies import DEFAULT, strategy_of
@@ -65,8 +65,8 @@ def compile(
         model: the graph; its inputs and outputs become those of the compiled model.
         target: what to compile for: "llvm" (this CPU), "llvm -threads=1", "cuda" (this GPU), or
             "cuda -arch=sm_80 -device=emulated" (the CPU in the place of a GPU).
-        records: a database from `tune`. Each kernel takes its fastest recorded schedule, or a default
-            one where there is none.
+        records: a database from `tune`. Each kernel takes its fastest recorded schedule, or the default
+            one where none is known to be faster.
         exact: leave out algorithms such as Winograd's, which are equal up to rounding only.
         dtype: what weights, and large arrays between kernels, are stored as: "float16" and "bfloat16"
             take half the memory. Arithmetic, inputs and outputs stay float32.
@@ -127,7 +127,8 @@ def tune(
         model: the graph.
         target: what to tune for.
         trials: measurements in all; 64 per task if neither trials nor seconds are given.
-        seconds: wall time.
+        seconds: wall time of the search; comparing what it found with the default schedules may take
+            longer on a machine that is busy with other things.
         records: a database (made if there is none) to which every trial is appended; a run that was
             stopped goes on where it was when it is started again with the same arguments. None keeps
             the records in memory, in the result.
@@ -251,16 +252,20 @@ def prepare(model: Graph, dtype: str = "float32") -> Graph:
 def best_candidate(
     dag: ComputeDAG, target: Target, records: Records | None, exact: bool = False
 ) -> tuple[Sketch, np.ndarray]:
-    """The fastest recorded candidate of a ComputeDAG, or the default one."""
+    """The recorded candidate of a ComputeDAG that is known to be the fastest, or the default one."""
     sketches = generate_sketches(dag, target, exact)
+    first = sketches[default_number(sketches, target)]
+    row = default_row(first, target)
     only = [s.key for s in sketches] if exact else None
-    record = records.best(dag.workload_key, target.key, only) if records is not None else None
+    record = None
+    if records is not None:
+        record = records.best(dag.workload_key, target.key, (first.key, first.values(row)), only)
     if record is not None:
         for sketch in sketches:
             if sketch.key == record.sketch_key and {p.name for p in sketch.params} == set(record.params):
                 return sketch, sketch.row(record.params)
         _log.warning("the best record of %s names a sketch that is no more: %s", dag.tag, record.sketch_key)
-    return default_candidate(dag, target)
+    return first, row
 
 
 def build_kernels(candidates: dict[str, tuple[Sketch, np.ndarray]], target: Target) -> dict[str, KernelLike]:

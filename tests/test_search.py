@@ -14,8 +14,9 @@ from programs import PROGRAMS, conv, gelu, matmul, softmax
 
 from seer.errors import UserError
 from seer.ir.sketch import Sketch
+from seer.runtime.choice import LUCK
 from seer.runtime.measure import Candidate, MeasureResult, ReplayMeasurer
-from seer.runtime.records import LUCK, MeasureRecord, Records
+from seer.runtime.records import MeasureRecord, Records
 from seer.runtime.target import Target
 from seer.search.cost_model import RandomModel, Samples, XGBoostModel, rank_accuracy
 from seer.search.defaults import default_row

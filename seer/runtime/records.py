@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from seer.errors import RecordError
+from seer.runtime.choice import Timed, choose
 from seer.version import __version__
+
+Parameters = tuple[str, Mapping[str, int]]  # sketch key and named values
 
 SCHEMA = 1
 # Raised when generated code changes so much that old times mean nothing.
 CODE_VERSION = 2
 WAIT_S = 30.0  # for another process that writes
-LUCK = 1.25  # how much the fastest of many trials may owe to luck, at most
 
 _TABLES = """
 BEGIN IMMEDIATE;
@@ -203,7 +206,7 @@ class Records:
                 r.target_key,
                 CODE_VERSION,
                 r.sketch_key,
-                json.dumps(r.params, sort_keys=True),
+                _text(r.params),
                 None if r.error else r.seconds,
                 r.error,
                 r.message,
@@ -245,27 +248,32 @@ class Records:
         )
 
     def best(
-        self, workload_key: str, target_key: str, sketch_keys: Sequence[str] | None = None
+        self,
+        workload_key: str,
+        target_key: str,
+        default: Parameters | None = None,
+        sketch_keys: Sequence[str] | None = None,
     ) -> MeasureRecord | None:
-        """The fastest successful candidate of a workload on a target, of these sketches if they are given.
+        """The candidate of a workload to compile on a target; None for the default one.
 
-        Final times count before those of trials, the fastest of which owe something to luck. A trial made
-        after them (by a run that was stopped before it timed its own finalists) wins only by more than that.
+        Args:
+            workload_key: of what.
+            target_key: on what.
+            default: the sketch and parameters that are compiled without records: what was not compared with
+                them may not be faster (seer/runtime/choice.py). None takes the fastest whatever it is.
+            sketch_keys: the sketches to choose from; None for any.
         """
-        where = "workload_key = ? AND target_key = ? AND code_version = ? AND error = ''"
-        key: tuple[object, ...] = (workload_key, target_key, CODE_VERSION)
-        if sketch_keys is not None:
-            where += f" AND sketch_key IN ({', '.join('?' * len(sketch_keys))})"
-            key += tuple(sketch_keys)
-        finals = self._select(f"{where} AND stage = 'final' ORDER BY seconds, id LIMIT 1", key)
-        trials = self._select(
-            f"{where} AND stage = 'trial' AND id > (SELECT COALESCE(MAX(id), 0) FROM records "
-            f"WHERE {where} AND stage = 'final') ORDER BY seconds, id LIMIT 1",
-            key + key,
+        query = (
+            "SELECT id, stage, sketch_key, params, seconds FROM records "
+            "WHERE workload_key = ? AND target_key = ? AND code_version = ? ORDER BY id"
         )
-        if finals and trials:
-            return trials[0] if LUCK * trials[0].seconds < finals[0].seconds else finals[0]
-        return next(iter(finals + trials), None)
+        rows = self._rows(query, (workload_key, target_key, CODE_VERSION))
+        timings = []
+        for _, stage, key, params, seconds in rows:
+            counts = isinstance(seconds, float) and (sketch_keys is None or key in sketch_keys)
+            timings.append(Timed((key, params), seconds if counts else math.inf, stage == "final"))
+        number = choose(timings, None if default is None else (default[0], _text(default[1]))).number
+        return None if number is None else self._select("id = ?", (rows[number][0],))[0]
 
     def count(self) -> int:
         """Records of all workloads."""
@@ -298,6 +306,10 @@ class Records:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as e:
             raise RecordError(f"records {self.path}: cannot read: {e}") from e
+
+
+def _text(params: Mapping[str, int]) -> str:
+    return json.dumps(params, sort_keys=True)
 
 
 def _uri(path: Path | None) -> str:

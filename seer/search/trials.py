@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from seer.runtime.records import LUCK
-from seer.search.defaults import default_number
+from seer.runtime.choice import LUCK, Choice, Timed, choose
+from seer.search.defaults import default_number, default_row
 from seer.search.events import TaskStatus
 from seer.search.evolution import Candidate, Searcher
 from seer.search.features import features
@@ -33,8 +34,8 @@ class TaskTrials:
         pending: candidates to measure before any search.
         results: seconds of each candidate, infinity for failures.
         matrix: features of each candidate.
-        finals: seconds of the candidates that were timed again.
-        later_s: fastest trial since then.
+        timings: trials and final times in the order in which they were made.
+        timed_again: the candidates that have final times.
         rounds: number of the next stream of random numbers.
     """
 
@@ -44,14 +45,16 @@ class TaskTrials:
     candidates: list[Candidate] = field(default_factory=list)
     results: list[float] = field(default_factory=list)
     matrix: list[np.ndarray] = field(default_factory=list)
-    finals: dict[tuple[int, bytes], float] = field(default_factory=dict)
-    later_s: float = math.inf
+    timings: list[Timed] = field(default_factory=list)
+    timed_again: dict[tuple[int, bytes], Candidate] = field(default_factory=dict)
     errors: int = 0
     rounds: int = 0
 
     @cached_property
-    def _default_number(self) -> int:
-        return default_number(self.searcher.sketches, self.task.target)
+    def default(self) -> Candidate:
+        """What an untuned model runs."""
+        number = default_number(self.searcher.sketches, self.task.target)
+        return number, default_row(self.searcher.sketches[number], self.task.target)
 
     @property
     def task(self) -> SearchTask:
@@ -72,14 +75,14 @@ class TaskTrials:
         self.candidates.append(candidate)
         self.results.append(seconds)
         self.matrix.append(seen)
-        self.later_s = min(self.later_s, seconds)
+        self.timings.append(Timed(candidate_id(candidate), seconds))
         self.state.trials += 1
         self.errors += not math.isfinite(seconds)
 
     def add_final(self, candidate: Candidate, seconds: float) -> None:
         """Note that a candidate was timed again."""
-        self.finals[candidate_id(candidate)] = seconds
-        self.later_s = math.inf
+        self.timings.append(Timed(candidate_id(candidate), seconds, is_final=True))
+        self.timed_again[candidate_id(candidate)] = candidate
 
     def best(self, count: int) -> list[Candidate]:
         """The fastest candidates, fastest first."""
@@ -88,49 +91,54 @@ class TaskTrials:
     def _order(self) -> list[int]:
         return [i for s, i in sorted((s, i) for i, s in enumerate(self.results) if math.isfinite(s))]
 
-    def finalists(self) -> list[Candidate]:
-        """The candidates that may be the fastest, and the default one."""
-        close = [i for i in self._order()[:FINALISTS] if self.results[i] <= LUCK * self.best_s]
-        found = [*(self.candidates[i] for i in close), *self.defaults()]
+    def finalists(self, count: int = FINALISTS) -> list[Candidate]:
+        """Candidates that may be the fastest, at most `count` new ones, and what they must beat.
+
+        That is the winner of earlier contests, and what an untuned model runs, measured or not.
+        """
+        close = [i for i in self._order()[:count] if self.results[i] <= LUCK * self.best_s]
+        number = self.choice().number
+        winner = None if number is None else self.timed_again.get(self.timings[number].name)  # type: ignore[call-overload]
+        found = [*(self.candidates[i] for i in close), *([winner] if winner else []), self.default]
         return list({candidate_id(c): c for c in found}.values())
 
-    def defaults(self) -> list[Candidate]:
-        """The measured candidate that an untuned model runs, if there is one."""
-        number = self._default_number
-        found = (c for c, s in zip(self.candidates, self.results, strict=True) if c[0] == number)
-        return [c for c in [next(found, None)] if c is not None]
+    @property
+    def is_open(self) -> bool:
+        """Whether something was measured since the finalists were compared."""
+        after = itertools.takewhile(lambda t: not t.is_final, reversed(self.timings))
+        return any(math.isfinite(t.seconds) for t in after)
+
+    def choice(self) -> Choice:
+        """What would be compiled now, as Records.best chooses it."""
+        return choose(self.timings, candidate_id(self.default))
 
     @property
     def best_s(self) -> float:
         """The fastest trial."""
         return min(self.results, default=math.inf)
 
-    @property
-    def final_s(self) -> float:
-        """The time of what would be compiled now, as Records.best chooses it."""
-        final = min(self.finals.values(), default=math.inf)
-        if math.isinf(final):
-            return self.best_s
-        return self.later_s if LUCK * self.later_s < final else final
-
     def labels(self) -> np.ndarray:
         """Best time / time: 1 for the fastest, 0 for failures."""
         times = np.array(self.results)
         return np.where(np.isfinite(times), self.best_s / np.maximum(times, 1e-12), 0.0)
 
-    def status(self) -> TaskStatus:
-        """The task for an event; final times where there are any."""
-        known = {candidate_id(c): s for c, s in zip(self.candidates, self.results, strict=True)} | self.finals
-        naive = next((known[candidate_id(c)] for c in self.candidates if c[0] == 0), math.inf)
-        default = next((known[candidate_id(c)] for c in self.defaults()), math.inf)
+    def status(self, is_end: bool = False) -> TaskStatus:
+        """The task for an event.
+
+        Before any contest the fastest trial counts while the search goes on, and at its end what is chosen.
+        """
+        latest = {t.name: t.seconds for t in self.timings}
+        naive = next((latest[candidate_id(c)] for c in self.candidates if c[0] == 0), math.inf)
+        choice = self.choice()
+        is_chosen = is_end or bool(self.timed_again)
         t = self.task
         return TaskStatus(
             t.name,
             t.weight,
             self.state.trials,
-            self.final_s,
+            choice.seconds if is_chosen else self.best_s,
             naive,
-            default,
+            choice.default_s,
             self.errors,
             t.dag.flop_count / 1e9,
         )

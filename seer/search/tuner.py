@@ -340,19 +340,23 @@ class _Run:
         """Time the fastest candidates of each task that has new ones again, in turn.
 
         The fastest of many noisy trials is often a lucky one; these times decide what is compiled. The
-        tasks that take most of the model's time come first, in case there is no time for all.
+        tasks that take most of the model's time come first. What has no time left for all its finalists is
+        compared with the default schedule alone, be it late: without that it could not be known as faster.
         """
-        for t in sorted(self.tasks, key=lambda t: -t.task.weight * t.best_s):
+        ranked = sorted(
+            (t for t in self.tasks if t.is_open), key=lambda t: (-t.task.weight * t.best_s, t.task.key)
+        )
+        for n, t in enumerate(ranked):
             candidates = t.finalists()
-            if math.isinf(t.later_s) or len(candidates) < 2:
+            pairs_s = 2 * FINAL_S * (len(ranked) - n - 1)
+            if not self._has_time(FINAL_S * len(candidates) + pairs_s):
+                candidates = t.finalists(1)
+            if len(candidates) < 2:
                 continue
-            if not self._has_time():
-                break
             sketches = t.searcher.sketches
             results = self.measurer.remeasure(sketches[0], [(sketches[k], row) for k, row in candidates])
             triples = list(zip(candidates, results, t.features(candidates), strict=True))
             self.records.append(self._as_record(t, c, r, "final", seen) for c, r, seen in triples)
-            t.finals = {}
             for c, r, _ in triples:
                 t.add_final(c, r.seconds)
 
@@ -373,7 +377,7 @@ class _Run:
 
     def tell(self, kind: str, k: int | None) -> None:
         """Call the callback."""
-        statuses = tuple(t.status() for t in self.tasks)
+        statuses = tuple(t.status(kind == "end") for t in self.tasks)
         self.callback(
             TuneEvent(
                 kind,
@@ -392,7 +396,7 @@ class _Run:
     def summary(self, is_interrupted: bool) -> TuneSummary:
         """The run's result."""
         return TuneSummary(
-            tuple(t.status() for t in self.tasks),
+            tuple(t.status(is_end=True) for t in self.tasks),
             self.trials,
             self.new_trials,
             dict(self.errors),
