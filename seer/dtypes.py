@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from seer.errors import UserError
+from seer.errors import UserError, shown
 
 Kind = Literal["float", "int", "bool", "storage"]
 
@@ -52,7 +52,12 @@ def dtype(name: object) -> DType:
     Raises:
         UserError: if seer has no such element type.
     """
-    key = name if isinstance(name, str) else np.dtype(name).name  # type: ignore[call-overload]
+    try:
+        if name is None:  # NumPy takes it for float64
+            raise TypeError
+        key = name if isinstance(name, str) else np.dtype(name).name  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise UserError(f"a dtype is one of {', '.join(_TABLE)}, given {shown(name)}") from None
     try:
         return _TABLE[key]
     except KeyError:

@@ -74,3 +74,14 @@ class EmulationError(SeerError):
         self.thread = thread
         self.array = array
         self.line = line
+
+
+def shown(value: object) -> str:
+    """A value for a message, shortened if it is long."""
+    if isinstance(value, int) and value.bit_length() > 100:
+        return f"<{value.bit_length()} bits>"
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of thousands of digits
+        text = f"<a {type(value).__name__}>"
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -22,11 +22,12 @@ import numpy as np
 from seer import memory
 from seer.dtypes import dtype as dtype_of
 from seer.dtypes import is_float, is_narrow, numpy_dtype
-from seer.errors import GraphError, SeerError
+from seer.errors import GraphError, SeerError, shown
 from seer.graph import ops  # noqa: F401  (registers the operators)
 from seer.graph.pending import Constant, Pending
 from seer.graph.registry import bind, function_names, op_def
 
+MAX_BYTES = 2**63 - 1  # of one array, empty dimensions left out
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32  # NumPy's
 
 # Operators that take 16-bit floats: they compute nothing.
@@ -151,14 +152,8 @@ def _number(op: str, value: float | int, dtype: str) -> np.ndarray:
     except OverflowError:
         fits = False
     if not fits:
-        raise GraphError(f"{op}: the number {_short(value)} does not fit into {own}, beside {dtype}")
+        raise GraphError(f"{op}: the number {shown(value)} does not fit into {own}, beside {dtype}")
     return out
-
-
-def _short(value: float | int) -> str:
-    if isinstance(value, int) and abs(value) >= 10**40:
-        return f"of {abs(value).bit_length()} bits"
-    return repr(value)
 
 
 class Graph:
@@ -205,9 +200,12 @@ class Graph:
         if isinstance(array, Pending):
             value: Constant = array
         else:
-            value = memory.kept(np.asarray(array)) if copy else np.asarray(array)
+            try:
+                value = memory.kept(np.asarray(array)) if copy else np.asarray(array)
+            except ValueError:  # rows of different lengths
+                raise GraphError(f"constant {name or ''}: not an array: {shown(array)}") from None
         if value.dtype == object:
-            raise GraphError(f"constant {name or ''}: not an array of numbers: {array!r}")
+            raise GraphError(f"constant {name or ''}: not an array of numbers: {shown(array)}")
         dtype = dtype_of(value.dtype if dtype is None else dtype).name
         if value.dtype != numpy_dtype(dtype):
             raise GraphError(f"constant {name or ''}: {dtype} is not kept in an array of {value.dtype}")
@@ -236,6 +234,8 @@ class Graph:
         values: list[Any] = []
         for n in definition.inputs:
             v = given.pop("values" if n == "*" else n.rstrip("?"))
+            if n == "*" and not isinstance(v, Iterable):
+                raise GraphError(f"{op}: values must be a sequence of values, given {shown(v)}")
             values += list(v) if n == "*" else [] if v is None and n.endswith("?") else [v]
         inputs = self._as_values(op, values)
         narrow = next((v for v in inputs if is_narrow(v.dtype)), None)
@@ -245,9 +245,9 @@ class Graph:
         label = name or self._fresh(op)
         try:
             shape, dtype = definition.infer(inputs, normal)
-        except (SeerError, TypeError, ValueError) as e:
-            shown = ", ".join(f"{v.name}: {v.dtype}{list(v.shape)}" for v in inputs)
-            raise GraphError(f"graph {self.name}, node {label}: {op}({shown}): {e}") from None
+        except (SeerError, TypeError, ValueError, OverflowError) as e:
+            operands = ", ".join(f"{v.name}: {v.dtype}{list(v.shape)}" for v in inputs)
+            raise GraphError(f"graph {self.name}, node {label}: {op}({operands}): {e}") from None
         return self._add(op, inputs, normal, label, tuple(int(n) for n in shape), dtype)
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
@@ -270,7 +270,10 @@ class Graph:
                 continue
             if isinstance(v, int | float) and not isinstance(v, bool) and dtypes:
                 v = _number(op, v, dtypes[0])
-            out.append(self.constant(v))
+            try:
+                out.append(self.constant(v))
+            except SeerError as e:
+                raise GraphError(f"{op}: {e}") from None
         return tuple(out)
 
     def _add(
@@ -282,7 +285,12 @@ class Graph:
         shape: tuple[int, ...],
         dtype: str,
     ) -> Value:
+        if name is not None and not isinstance(name, str):
+            raise GraphError(f"{op}: a name is a string, given {shown(name)}")
         label = name or self._fresh(op)
+        size = math.prod(max(n, 1) for n in shape) * dtype_of(dtype).size_bytes
+        if size > MAX_BYTES:
+            raise GraphError(f"{op} {label}: an array of {shown(list(shape))} is larger than any memory")
         if len(shape) > MAX_RANK:
             raise GraphError(f"{op} {label}: {len(shape)} dimensions, there may be at most {MAX_RANK}")
         if label in self._names:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from seer.errors import GraphError
+from seer.errors import GraphError, shown
 from seer.graph.registry import Typed
 from seer.ir.expr import Expr, ExprLike, all_of, as_expr, select
 from seer.ir.tensor import Tensor, compute
@@ -37,25 +38,66 @@ def require_same_dtype(*values: Typed) -> None:
     require(len(found) == 1, f"the inputs must have one dtype, found {' and '.join(found)}; cast first")
 
 
-def pair(value: Any, what: str, low: int = 1) -> tuple[int, int]:
-    """A number or a pair of them as a pair of ints >= low."""
-    both = _several(value, 2)
-    good = len(both) == 2 and all(is_whole(v) and v >= low for v in both)
-    require(good, f"{what} must be a whole number >= {low} or a pair of them, given {value!r}")
-    return int(both[0]), int(both[1])
-
-
-def _several(value: Any, count: int) -> tuple[Any, ...]:
-    """A number `count` times, the elements of a sequence, or nothing."""
-    if is_whole(value):
-        return (value,) * count
-    is_sequence = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-    return tuple(value) if is_sequence and np.ndim(value) == 1 else ()
+MAX_STEP = 2**31 - 1  # of strides, dilations, kernels and padding
 
 
 def is_whole(value: Any) -> bool:
     """Whether a value is a whole number of Python or NumPy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def items_of(value: Any) -> list[Any] | None:
+    """The elements of a sequence or an array; None if it is neither."""
+    if isinstance(value, np.ndarray):
+        return list(value) if value.ndim else None
+    is_sequence = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return list(value) if is_sequence else None
+
+
+def wholes(value: Any, what: str) -> tuple[int, ...]:
+    """A sequence of whole numbers as ints."""
+    items = items_of(value)
+    if items is None or not all(map(is_whole, items)):
+        raise GraphError(f"{what} must be a sequence of whole numbers, such as (2, 1), given {shown(value)}")
+    return tuple(map(int, items))
+
+
+def flag(value: Any, what: str) -> bool:
+    """True or False; 1 and 0 are, too."""
+    good = isinstance(value, bool | np.bool_) or (is_whole(value) and value in (0, 1))
+    require(good, f"{what} must be True or False, given {shown(value)}")
+    return bool(value)
+
+
+def number(value: Any, what: str, low: float = -math.inf) -> float | int:
+    """A finite number >= low, as Python's own."""
+    good = is_whole(value) or isinstance(value, float | np.floating)
+    try:
+        good = good and math.isfinite(value) and value >= low
+    except OverflowError:  # it is no float
+        good = False
+    limit = "" if low == -math.inf else f" >= {low}"
+    require(good, f"{what} must be a number{limit}, given {shown(value)}")
+    return int(value) if is_whole(value) else float(value)
+
+
+def pair(value: Any, what: str, low: int = 1) -> tuple[int, int]:
+    """A number or a pair of them as a pair of ints >= low."""
+    both = _several(value, 2)
+    good = len(both) == 2 and all(low <= v <= MAX_STEP for v in both)
+    require(
+        good,
+        f"{what} must be a whole number >= {low} (and < 2^31) or a pair of them, given {shown(value)}",
+    )
+    return both[0], both[1]
+
+
+def _several(value: Any, count: int) -> tuple[int, ...]:
+    """A whole number `count` times, or the elements of a sequence of them; nothing if it is neither."""
+    if is_whole(value):
+        return (int(value),) * count
+    items = items_of(value) or []
+    return tuple(map(int, items)) if all(map(is_whole, items)) else ()
 
 
 def pads_of(
@@ -66,7 +108,7 @@ def pads_of(
     `padding` is a number, a pair (rows, columns), all four, or "same": the output has ceil(size /
     stride) positions, an odd element of padding goes to the end.
     """
-    if padding == "same":
+    if isinstance(padding, str) and padding == "same":
         total = [
             max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
             for n, k, s, d in zip(size, kernel, stride, dilation, strict=True)
@@ -74,17 +116,18 @@ def pads_of(
         return total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2
     values = _several(padding, 4)
     values = values * 2 if len(values) == 2 else values
-    good = len(values) == 4 and all(is_whole(v) and v >= 0 for v in values)
     require(
-        good, f"padding must be n, (rows, columns), (top, left, bottom, right) or 'same', given {padding!r}"
+        len(values) == 4 and all(0 <= v <= MAX_STEP for v in values),
+        "padding must be n, (rows, columns), (top, left, bottom, right) or 'same', of whole numbers >= 0 "
+        f"(and < 2^31), given {shown(padding)}",
     )
-    return int(values[0]), int(values[1]), int(values[2]), int(values[3])
+    return values[0], values[1], values[2], values[3]
 
 
 def axis_of(axis: Any, rank: int, what: str = "axis") -> int:
     """An axis counted from either end as one counted from the front."""
     good = is_whole(axis) and -rank <= axis < rank
-    require(good, f"{what} must be in {-rank}..{rank - 1}, given {axis!r}")
+    require(good, f"{what} must be a whole number in {-rank}..{rank - 1}, given {shown(axis)}")
     return int(axis) % rank
 
 
@@ -93,9 +136,12 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(rank))
     given = _several(axes, 1)
-    require(len(given) == np.size(axes), f"axes must be a whole number or several, given {axes!r}")
-    out = sorted(axis_of(a, rank) for a in given)
-    require(len(set(out)) == len(out), f"axes repeat: {axes}")
+    require(
+        given or items_of(axes) == [],
+        f"axes must be a whole number, several of them, or None for all, given {shown(axes)}",
+    )
+    out = sorted(axis_of(a, rank, "axes") for a in given)
+    require(len(set(out)) == len(out), f"axes repeat: {shown(axes)}")
     return tuple(out)
 
 

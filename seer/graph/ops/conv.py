@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from seer.graph.ops.common import padded, pads_of, pair, require, require_rank, require_same_dtype
+from seer.errors import shown
+from seer.graph.ops.common import (
+    is_whole,
+    padded,
+    pads_of,
+    pair,
+    require,
+    require_rank,
+    require_same_dtype,
+)
 from seer.graph.registry import Attrs, OpDef, Typed, register_op
 from seer.ir.expr import Expr
 from seer.ir.tensor import SUM, Tensor, compute, reduce_axis
@@ -45,15 +54,15 @@ def _sizes(attrs: Attrs, image: Sequence[int], kernel: Sequence[int]) -> _Sizes:
 
 
 def _check_channels(ci: int, co: int, per_group: int, groups: Any) -> None:
-    good = isinstance(groups, int | np.integer) and groups >= 1
-    require(good, f"groups must be a whole number >= 1, given {groups}")
+    good = is_whole(groups) and groups >= 1
+    require(good, f"groups must be a whole number >= 1, given {shown(groups)}")
     require(
         ci % groups == 0 and co % groups == 0,
-        f"{ci} input and {co} output channels do not divide into {groups} groups",
+        f"{ci} input and {co} output channels do not divide into {shown(groups)} groups",
     )
     require(
         per_group * groups == ci,
-        f"the weights take {per_group} channels x {groups} groups = {per_group * groups}, the input has {ci}",
+        f"the weights take {per_group} channels x {shown(groups)} groups, the input has {ci}",
     )
 
 

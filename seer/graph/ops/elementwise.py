@@ -10,7 +10,7 @@ import numpy as np
 
 from seer.dtypes import convert, is_narrow, promote
 from seer.dtypes import dtype as dtype_of
-from seer.errors import GraphError
+from seer.errors import GraphError, shown
 from seer.graph.ops.common import broadcast_read, broadcast_shape, require, require_float
 from seer.graph.registry import REQUIRED, Attrs, OpDef, Typed, register_op
 from seer.ir.expr import Expr, call, cast, maximum, minimum
@@ -75,7 +75,8 @@ def _infer_gelu(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[i
     (x,) = inputs
     require_float(x)
     form = attrs["approximate"]
-    require(form in ("none", "tanh"), f"approximate must be 'none' or 'tanh', given {form!r}")
+    good = isinstance(form, str) and form in ("none", "tanh")
+    require(good, f"approximate must be 'none' or 'tanh', given {shown(form)}")
     return tuple(x.shape), x.dtype
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from seer.graph.ops.common import broadcast_read, broadcast_shape, require, require_same_dtype
+from seer.graph.ops.common import broadcast_read, broadcast_shape, flag, require, require_same_dtype
 from seer.graph.registry import Attrs, OpDef, Typed, register_op
 from seer.ir.expr import Expr
 from seer.ir.tensor import SUM, Tensor, compute, reduce_axis
@@ -19,6 +19,8 @@ def _infer_matmul(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple
     require(a.dtype != "bool", "inputs must be numbers, found bool; cast them first")
     low = min(len(a.shape), len(b.shape))
     require(low >= 2, f"both inputs need at least 2 dimensions, found {list(a.shape)} and {list(b.shape)}")
+    for what in ("transpose_a", "transpose_b"):
+        attrs[what] = flag(attrs[what], what)
     m, k = _matrix(a.shape, attrs["transpose_a"])
     k2, n = _matrix(b.shape, attrs["transpose_b"])
     require(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from seer.graph.ops.common import axis_of, require, require_float, require_same_dtype
+from seer.graph.ops.common import axis_of, number, require, require_float, require_same_dtype
 from seer.graph.ops.reduce import reduce_over
 from seer.graph.registry import Attrs, OpDef, Typed, register_op
 from seer.ir.expr import Expr, as_expr, call
@@ -73,7 +73,7 @@ def _infer_layer_norm(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[t
             f"{what} must be [{x.shape[-1]}], as the last dimension of {list(x.shape)}, "
             f"found {list(w.shape)}",
         )
-    require(attrs["eps"] >= 0, f"eps must be >= 0, given {attrs['eps']}")
+    attrs["eps"] = number(attrs["eps"], "eps", low=0)
     return tuple(x.shape), x.dtype
 
 
@@ -131,6 +131,7 @@ def _infer_batch_norm(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[t
     x, *weights = inputs
     require_float(x)
     require_same_dtype(*inputs)
+    attrs["eps"] = number(attrs["eps"], "eps", low=0)
     attrs["axis"] = axis_of(attrs["axis"], len(x.shape))
     channels = x.shape[attrs["axis"]]
     for w, what in zip(weights, ("scale", "bias", "mean", "variance"), strict=True):

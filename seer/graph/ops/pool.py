@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from seer.graph.ops.common import padded, pads_of, pair, require, require_float, require_rank
+from seer.graph.ops.common import flag, padded, pads_of, pair, require, require_float, require_rank
 from seer.graph.ops.conv import windows_of
-from seer.graph.ops.reduce import spatial_axes
+from seer.graph.ops.reduce import require_layout, spatial_axes
 from seer.graph.registry import REQUIRED, Attrs, OpDef, Typed, register_op
 from seer.ir.expr import Expr, as_expr, cast, maximum, minimum
 from seer.ir.tensor import MAX, SUM, Reducer, Tensor, compute, reduce_axis
@@ -18,10 +18,12 @@ from seer.ir.tensor import MAX, SUM, Reducer, Tensor, compute, reduce_axis
 def _infer(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     (x,) = inputs
     require_float(x)
-    require(attrs["layout"] in ("NCHW", "NHWC"), f"layout must be NCHW or NHWC, given {attrs['layout']!r}")
+    require_layout(attrs)
     require_rank(x, 4, attrs["layout"])
     attrs["kernel"] = pair(attrs["kernel"], "kernel")
     attrs["stride"] = attrs["kernel"] if attrs["stride"] is None else pair(attrs["stride"], "stride")
+    for what in {"ceil_mode", "count_include_pad"} & attrs.keys():
+        attrs[what] = flag(attrs[what], what)
     image = [x.shape[a] for a in spatial_axes(attrs)]
     attrs["padding"] = pads_of(attrs["padding"], image, attrs["kernel"], attrs["stride"], (1, 1))
     top, left, bottom, right = attrs["padding"]

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from seer.graph.ops.common import axes_of, require, require_float, require_rank
+from seer.errors import shown
+from seer.graph.ops.common import axes_of, flag, require, require_float, require_rank
 from seer.graph.registry import Attrs, OpDef, Typed, register_op
 from seer.ir.expr import Expr
 from seer.ir.tensor import MAX, SUM, Axis, Reducer, Tensor, compute, reduce_axis
@@ -53,6 +54,7 @@ def _infer(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, .
     (x,) = inputs
     require(x.dtype != "bool", "input must be numbers, found bool; cast it first")
     attrs["axes"] = axes_of(attrs["axes"], len(x.shape))
+    attrs["keepdims"] = flag(attrs["keepdims"], "keepdims")
     kept = [
         1 if d in attrs["axes"] else n
         for d, n in enumerate(x.shape)
@@ -138,9 +140,17 @@ def spatial_axes(attrs: Attrs) -> tuple[int, int]:
     return (2, 3) if attrs["layout"] == "NCHW" else (1, 2)
 
 
+def require_layout(attrs: Attrs) -> None:
+    """Raise GraphError unless the layout is one that images have."""
+    layout = attrs["layout"]
+    good = isinstance(layout, str) and layout in ("NCHW", "NHWC")
+    require(good, f"layout must be 'NCHW' or 'NHWC', given {shown(layout)}")
+
+
 def _infer_global(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     (x,) = inputs
     require_float(x)
+    require_layout(attrs)
     require_rank(x, 4, attrs["layout"])
     axes = spatial_axes(attrs)
     require(all(x.shape[a] > 0 for a in axes), f"the image is empty: {list(x.shape)}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from seer.graph.ops.common import axis_of, padded, require
+from seer.errors import GraphError, shown
+from seer.graph.ops.common import MAX_STEP, axis_of, is_whole, items_of, padded, require, wholes
 from seer.graph.registry import REQUIRED, Attrs, OpDef, Typed, register_op
 from seer.ir.expr import Expr, as_expr, cast, maximum, minimum, select
 from seer.ir.tensor import Tensor, compute
@@ -20,19 +20,22 @@ from seer.ir.tensor import Tensor, compute
 def _infer_reshape(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     (x,) = inputs
     given = attrs["shape"]
-    shape = [operator.index(n) for n in ((given,) if isinstance(given, int | np.integer) else given)]
+    shape = list(wholes((given,) if is_whole(given) else given, "shape"))
     size = math.prod(x.shape)
     require(
         all(n >= -1 for n in shape) and shape.count(-1) <= 1,
-        f"a shape has extents >= 0 and at most one -1, given {given}",
+        f"shape must be extents >= 0 and at most one -1, given {shown(given)}",
     )
     if -1 in shape:
         known = math.prod(n for n in shape if n != -1)
-        require(known > 0 and size % known == 0, f"{list(x.shape)} has {size} elements: no -1 fits {given}")
+        require(
+            known > 0 and size % known == 0,
+            f"{list(x.shape)} has {size} elements: no -1 fits shape {shown(given)}",
+        )
         shape[shape.index(-1)] = size // known
     require(
         math.prod(shape) == size,
-        f"{list(x.shape)} has {size} elements, {given} has {math.prod(shape)}",
+        f"{list(x.shape)} has {size} elements, shape {shown(given)} has {shown(math.prod(shape))}",
     )
     attrs["shape"] = tuple(shape)
     return tuple(shape), x.dtype
@@ -76,9 +79,8 @@ def _infer_flatten(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tupl
     (x,) = inputs
     rank = len(x.shape)
     axis = attrs["axis"]
-    require(
-        isinstance(axis, int | np.integer) and 0 <= axis <= rank, f"axis must be in 0..{rank}, given {axis}"
-    )
+    good = is_whole(axis) and 0 <= axis <= rank
+    require(good, f"axis must be a whole number in 0..{rank}, given {shown(axis)}")
     return (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])), x.dtype
 
 
@@ -106,10 +108,11 @@ register_op(
 def _infer_transpose(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     (x,) = inputs
     rank = len(x.shape)
-    axes = tuple(reversed(range(rank))) if attrs["axes"] is None else tuple(attrs["axes"])
-    axes = tuple(axis_of(a, rank) for a in axes)
+    given = attrs["axes"]
+    axes = tuple(reversed(range(rank))) if given is None else wholes(given, "axes")
+    axes = tuple(axis_of(a, rank, "axes") for a in axes)
     require(
-        sorted(axes) == list(range(rank)), f"axes must be an order of 0..{rank - 1}, given {attrs['axes']}"
+        sorted(axes) == list(range(rank)), f"axes must be an order of 0..{rank - 1}, given {shown(given)}"
     )
     attrs["axes"] = axes
     return tuple(x.shape[a] for a in axes), x.dtype
@@ -199,21 +202,34 @@ register_op(
 def _infer_slice(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     (x,) = inputs
     rank = len(x.shape)
-    step = attrs["step"] if attrs["step"] is not None else (1,) * rank
-    bounds = [list(b) for b in (attrs["begin"], attrs["end"], step)]
-    require(
-        all(len(b) == rank for b in bounds),
-        f"begin, end and step need {rank} numbers each, for {list(x.shape)}",
-    )
+    given = {k: (None,) * rank if attrs[k] is None and k == "step" else attrs[k] for k in _BOUNDS}
+    bounds = [_bounds(v, rank, k, x.shape) for k, v in given.items()]
     begin, end, steps = [], [], []
     for b, e, s, n in zip(*bounds, x.shape, strict=True):
-        require(s is None or s > 0, f"steps must be >= 1, given {step}")
+        require(s is None or s > 0, f"step must be >= 1 in every dimension, given {shown(attrs['step'])}")
         start, stop, stride = slice(b, e, s).indices(n)
         begin.append(start)
         end.append(max(start, stop))
-        steps.append(stride)
+        steps.append(min(stride, max(1, n)))  # a larger one reaches no other element
     attrs["begin"], attrs["end"], attrs["step"] = tuple(begin), tuple(end), tuple(steps)
     return _slice_shape(attrs), x.dtype
+
+
+_BOUNDS = ("begin", "end", "step")
+
+
+def _bounds(value: Any, rank: int, what: str, shape: Sequence[int]) -> list[int | None]:
+    """A number or None for each dimension."""
+    items = items_of(value)
+    if items is None or not all(v is None or is_whole(v) for v in items):
+        raise GraphError(
+            f"{what} must be a sequence of whole numbers or Nones, one a dimension, given {shown(value)}"
+        )
+    require(
+        len(items) == rank,
+        f"begin, end and step need {rank} numbers each, for {list(shape)}, given {shown(value)}",
+    )
+    return [v if v is None else int(v) for v in items]
 
 
 def _slice_shape(attrs: Attrs) -> tuple[int, ...]:
@@ -252,18 +268,42 @@ register_op(
 
 def _infer_pad(inputs: Sequence[Typed], attrs: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     (x,) = inputs
-    pads = tuple((int(a), int(b)) for a, b in attrs["padding"])
-    require(len(pads) == len(x.shape), f"padding needs {len(x.shape)} (before, after) pairs, given {pads}")
-    require(all(a >= 0 and b >= 0 for a, b in pads), f"padding must be >= 0, given {pads}")
+    given = attrs["padding"]
+    pairs = [items_of(p) for p in items_of(given) or []]
+    good = len(pairs) == len(x.shape) and all(
+        p is not None and len(p) == 2 and all(is_whole(n) and 0 <= n <= MAX_STEP for n in p) for p in pairs
+    )
+    require(
+        good and (pairs or items_of(given) == []),
+        f"padding must be {len(x.shape)} pairs (before, after) of whole numbers >= 0 (and < 2^31), "
+        f"given {shown(given)}",
+    )
+    pads = tuple((int(p[0]), int(p[1])) for p in pairs if p)
+    attrs["value"] = _fill(attrs["value"], x.dtype)
     attrs["padding"] = pads
     return tuple(n + a + b for n, (a, b) in zip(x.shape, pads, strict=True)), x.dtype
+
+
+def _fill(value: Any, dtype: str) -> float | int:
+    """What padding is filled with: a number that the dtype holds."""
+    good = is_whole(value) or isinstance(value, bool | np.bool_ | float | np.floating)
+    try:
+        filled = (float if dtype.startswith("float") else int)(value if good else 0)
+        if isinstance(filled, float):
+            fits = not math.isfinite(filled) or abs(filled) <= float(np.finfo(dtype).max)
+        else:
+            low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            fits = filled == value and low <= filled <= high
+    except (OverflowError, ValueError):  # no float is so large; no integer is infinity or NaN
+        fits = False
+    require(good and fits, f"value must be a number that {dtype} holds, given {shown(value)}")
+    return filled
 
 
 def _define_pad(inputs: Sequence[Tensor], attrs: Attrs, name: str) -> Tensor:
     (x,), pads = inputs, attrs["padding"]
     shape = [n + a + b for n, (a, b) in zip(x.shape, pads, strict=True)]
-    value = attrs["value"] if x.dtype.startswith("float") else int(attrs["value"])
-    out = padded(x, [a for a, _ in pads], shape, value, name)
+    out = padded(x, [a for a, _ in pads], shape, attrs["value"], name)
     return compute(x.shape, lambda *i: x[i], name) if out is x else out
 
 
