@@ -13,6 +13,7 @@ from programs import matmul
 from seer.codegen.artifact import ArgSpec, Artifact
 from seer.codegen.build import assembly, compile_module
 from seer.codegen.llvm import emit, plain_loops, scratch_layout
+from seer.codegen.llvm.emit import APART_BYTES
 from seer.codegen.lower import lower
 from seer.errors import BuildError
 from seer.ir.expr import (
@@ -254,8 +255,9 @@ def test_scratch_is_aligned_and_does_not_overlap() -> None:
     buffers = [buffer(n, size, scope=s) for n, size, s in kinds]
     layout = scratch_layout(LoopProgram("kernel", (Y,), tuple(buffers), seq()))
     assert [layout.shared[buffers[0]], layout.shared[buffers[2]], layout.scratch_bytes] == [0, 64, 192]
-    assert [layout.private[buffers[1]], layout.private[buffers[3]]] == [0, 64]
-    assert layout.thread_scratch_bytes == 128
+    assert [layout.private[buffers[1]], layout.private[buffers[3]]] == [APART_BYTES, APART_BYTES + 64]
+    assert layout.thread_scratch_bytes == APART_BYTES + 128
+    assert scratch_layout(LoopProgram("kernel", (Y,), tuple(buffers[::2]), seq())).thread_scratch_bytes == 0
 
 
 # -- numbers -----------------------------------------------------------------------------------

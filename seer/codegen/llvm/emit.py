@@ -17,6 +17,9 @@ from seer.runtime.target import Target
 
 CHUNKS_PER_THREAD = 16
 MAX_SHARES = 64  # of the iterations of a parallel loop; further threads help
+# Before each thread's own memory. A core that walks through an array asks for what follows it ahead of
+# time; were that written by another core, each would take lines away from the other again and again.
+APART_BYTES = 32 << 10
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class ScratchLayout:
         shared: byte offset of each SHARED buffer.
         private: byte offset of each THREAD buffer within its thread's part.
         scratch_bytes: size of the shared part.
-        thread_scratch_bytes: size of each thread's part; the parts follow the shared one.
+        thread_scratch_bytes: size of each thread's part, which begins with APART_BYTES that nothing
+            uses; the parts follow the shared one. 0 where threads have nothing of their own.
     """
 
     shared: dict[Buffer, int]
@@ -39,7 +43,8 @@ class ScratchLayout:
 def scratch_layout(program: LoopProgram) -> ScratchLayout:
     """Place the SHARED and THREAD buffers of a program one after another."""
     places: dict[Scope, dict[Buffer, int]] = {Scope.SHARED: {}, Scope.THREAD: {}}
-    sizes = {Scope.SHARED: 0, Scope.THREAD: 0}
+    has_private = any(b.scope is Scope.THREAD for b in program.buffers)
+    sizes = {Scope.SHARED: 0, Scope.THREAD: APART_BYTES if has_private else 0}
     for b in program.buffers:
         if b.scope in places:
             places[b.scope][b] = sizes[b.scope]
