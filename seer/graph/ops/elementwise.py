@@ -209,6 +209,6 @@ register_op(
         lambda arrays, attrs: convert(arrays[0], attrs["source"], "float32"),
         "injective",  # it belongs to the kernel that reads it, never to the one before
         {"source": None},
-        "What is stored as float16 or bfloat16, as float32.",
+        "What is stored as float16 or bfloat16, as float32; the source is found.",
     )
 )

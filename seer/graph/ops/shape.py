@@ -1,4 +1,4 @@
-"""Operators that move elements: reshape, transpose, concat, slice, pad, gather, ..."""
+"""Operators that move elements: reshape, transpose, concat, slice, pad, gather and their like."""
 
 from __future__ import annotations
 
