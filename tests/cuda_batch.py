@@ -69,7 +69,15 @@ def run(module: CudaModule, inputs: dict[str, np.ndarray], source: str | None = 
     arrays[out.name] = np.zeros(out.shape, numpy_dtype(out.dtype))
     for x in module.launches:
         values = [arrays[a] for a in x.args]
-        emulate(source or module.source, x.name, (x.blocks,), (x.threads,), values, order="random")
+        emulate(
+            source or module.source,
+            x.name,
+            (x.blocks,),
+            (x.threads,),
+            values,
+            shared_bytes=x.dynamic_bytes,
+            order="random",
+        )
     found: np.ndarray = arrays[out.name]
     return found
 

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <map>
+
 #include "runtime.h"
 
 extern "C" {
@@ -18,6 +20,7 @@ extern uint3 seer_block_dim asm("blockDim"), seer_grid_dim asm("gridDim");
 
 namespace {
 jmp_buf launching;
+std::map<void*, unsigned> most_shared;  // of each kernel, where more than usual was asked for
 int lost = 0;  // the error that every later call gives, as a real context would
 thread_local int current = 0;  // contexts that this thread has pushed
 std::string last_message = "stub";
@@ -53,6 +56,7 @@ typedef unsigned long long Pointer;
 extern "C" {
 int cuInit(unsigned) {
   dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);  // kernels call the emulator in here
+  seer_emu::reserve_memory(256 << 20);  // for shared memory
   return getenv("STUB_NO_DEVICE") ? 100 : ok;
 }
 int cuDriverGetVersion(int* v) { return *v = 13000, ok; }
@@ -119,12 +123,16 @@ int cuModuleGetFunction(void** f, void* module, const char* name) {
   return *f = (void*)k, k->name ? ok : not_found;
 }
 int cuFuncSetBlockShape(void*, int, int, int) { return ok; }
-int cuFuncSetAttribute(void*, int, int) { return ok; }
+int cuFuncSetAttribute(void* f, int attribute, int value) {
+  if (attribute != 8 || value > 163 << 10) return invalid_value;  // MAX_DYNAMIC_SHARED_SIZE_BYTES
+  return most_shared[f] = (unsigned)value, ok;
+}
 int cuFuncGetAttribute(int* v, int, void*) { return *v = 0, ok; }
 int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void*, void** params, void** extra) {
   if (state()) return state();
   if (bx * by * bz > 1024 || gx * gy * gz == 0) return invalid_value;
+  if (shared > std::max(48u << 10, most_shared[f])) return invalid_value;
   const char* buffer = extra ? (const char*)extra[1] : nullptr;  // after CU_LAUNCH_PARAM_BUFFER_POINTER
   size_t bytes = extra ? *(const size_t*)extra[3] : 0;
   if (params != nullptr || bytes % 8 != 0) return invalid_value;

@@ -55,7 +55,8 @@ def _wrong(launch: Launch, cubin: Cubin, target: Target) -> list[str]:
     out = []
     if usage.registers > gpu.registers_per_thread or launch.threads > gpu.max_threads_per_block:
         out.append(f"{launch.threads} threads of {usage.registers} registers")
-    if not usage.shared_bytes <= launch.shared_bytes <= gpu.shared_bytes_per_block:
+    declared = launch.shared_bytes - launch.dynamic_bytes
+    if usage.shared_bytes > declared or launch.shared_bytes > gpu.shared_bytes_per_block:
         out.append(f"{usage.shared_bytes} bytes of shared memory, {launch.shared_bytes} were expected")
     if usage.local_bytes > usage.spill_bytes:  # an array lies there that is no spilled register
         out.append(f"{usage} has an array in local memory")

@@ -99,7 +99,7 @@ def test_limits_are_refused() -> None:
         {"c.i0.2": 64, "c.i1.2": 64},  # threads
         {"c.i0.1": 4, "c.i1.1": 4},  # virtual threads
         {"c.i0.4": 16, "c.i1.4": 16},  # registers
-        {"c.i0.2": 32, "c.i0.4": 8, "c.k.1": 64},  # shared memory
+        {"c.i0.2": 32, "c.i0.4": 8, "c.k.1": 256},  # shared memory
     ]
     rows = np.stack([sketch.row({**base, **o}) for o in over])
     assert not legal(sketch, rows, CUDA).any()

@@ -56,6 +56,12 @@ def test_every_intrinsic_is_in_some_compiled_kernel(arch: str) -> None:
         "seer_load4": "x += seer_load4(out + 4).x;",
         "seer_store4": "seer_store4(out + 8, make_float4(x, x, x, x));",
         "seer_make4": "x += seer_make4(x, x, x, x).y;",
+        "seer_load2": "x += seer_load2(out + 4).y;",
+        **{f"seer_load{n}_16": f"h += seer_load{n}_16(u + 8).y;" for n in (2, 4)},
+        "seer_store2_16": "seer_store2_16(u, seer_make2_16(h, h));",
+        "seer_store4_16": "seer_store4_16(u + 4, seer_make4_16(h, h, h, h));",
+        **{f"seer_make{n}_16": f"h += seer_make{n}_16({', '.join('h' * n)}).x;" for n in (2, 4)},
+        "seer_dynamic_shared": "x += seer_dynamic_shared<float[64]>(256)[3];",
         "seer_fma": "x = seer_fma(x, x, 1.0f); x += (float)seer_fma((double)x, 1.0, 2.0);",
         "seer_half_to_float": "x = seer_half_to_float(h);",
         "seer_float_to_half": "h = seer_float_to_half(x);",
@@ -73,6 +79,7 @@ def test_every_intrinsic_is_in_some_compiled_kernel(arch: str) -> None:
         "seer_cp_async_8": "seer_cp_async_8(s, out);",
         "seer_cp_async_16": "seer_cp_async_16(s, out);",
         "seer_cp_async_4_or_zero": "seer_cp_async_4_or_zero(s, out, x > 0);",
+        "seer_cp_async_8_or_zero": "seer_cp_async_8_or_zero(s, out, x > 0);",
         "seer_cp_async_16_or_zero": "seer_cp_async_16_or_zero(s, out, x > 0);",
         "seer_cp_async_commit": "seer_cp_async_commit();",
         "seer_cp_async_wait": "seer_cp_async_wait<0>();",
@@ -84,7 +91,7 @@ extern "C" __global__ void all(float* out) {{
   __shared__ __align__(16) float s[64];
   float x = out[0] + INFINITY + NAN, d[4] = {{x, x, x, x}};
   unsigned a[4] = {{0, 0, 0, 0}}, b[2] = {{0, 0}};
-  unsigned short h = 0;
+  unsigned short h = 0, *u = reinterpret_cast<unsigned short*>(out + 64);
   {body}
   out[0] = x + d[0] + d[1] + d[2] + d[3] + h + a[0] + b[0] + s[3];
 }}"""

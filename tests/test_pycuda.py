@@ -101,6 +101,43 @@ device.close()
     assert run_with(stub, code).split("\n")[:2] == ["stub GPU sm_80", "timed"]
 
 
+def test_a_launch_gives_more_shared_memory_than_can_be_declared(stub: Path) -> None:
+    """The driver refuses it unless the kernel has said so, and beyond what a block can have."""
+    code = (
+        HEAD
+        + """
+from dataclasses import replace
+from seer.codegen.cuda.intrinsics import device_prelude
+from seer.codegen.cuda.module import Launch
+source = device_prelude(["seer_dynamic_shared"]) + '''
+extern "C" __global__ void reversed(const float* x, float* y) {
+  auto& a = seer_dynamic_shared<float[20000]>(0);
+  auto& b = seer_dynamic_shared<float[64]>(80000);
+  for (int i = threadIdx.x; i < 20000; i += 64) a[i] = x[i];
+  b[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  for (int i = threadIdx.x; i < 20000; i += 64) y[i] = a[19999 - i] + b[63 - threadIdx.x];
+}
+'''
+x = np.random.default_rng(0).standard_normal(20000).astype(np.float32)
+to, back = device.alloc(x.nbytes), device.alloc(x.nbytes)
+device.write(to, x)
+module = device.load(source)
+launch = Launch("reversed", 1, 64, ("x", "y"), 80256)
+for _ in range(2):
+    device.launch(module, launch, (to, back))
+added = (63 - np.arange(20000) % 64).astype(np.float32)
+np.testing.assert_array_equal(device.read(back, x.shape, "float32"), x[::-1] + added)
+try:
+    device.launch(module, replace(launch, shared_bytes=200 << 10), (to, back))
+except MeasureError as e:
+    print(e)
+device.close()
+"""
+    )
+    assert run_with(stub, code).startswith("stub GPU cannot launch reversed: ")
+
+
 def test_a_model_runs(stub: Path) -> None:
     code = (
         HEAD

@@ -26,8 +26,8 @@ class Gpu:
         max_blocks_per_sm: blocks that one multiprocessor holds at once.
         registers_per_thread: 32-bit registers that one thread can name.
         registers_per_sm: 32-bit registers of one multiprocessor.
-        shared_bytes_per_block: static shared memory of one block.
         shared_bytes_per_sm: shared memory of one multiprocessor.
+        shared_bytes_per_block: shared memory of one block, at most.
         max_vthreads: pieces, far apart, that one thread may compute along all axes together.
         num_sms: multiprocessors.
         clock_hz: cycles per second.
@@ -47,6 +47,7 @@ class Gpu:
     flops: float
     l2_bytes: int
     shared_bytes_per_sm: int
+    shared_bytes_per_block: int
     max_threads_per_sm: int
     max_blocks_per_sm: int
     tf32_flops: float = 0.0
@@ -54,7 +55,6 @@ class Gpu:
     max_threads_per_block: int = 1024
     registers_per_thread: int = 255
     registers_per_sm: int = 65536
-    shared_bytes_per_block: int = 48 * 1024
     max_vthreads: int = 8
     launch_s: float = 3e-6
     name: str = ""
@@ -63,6 +63,11 @@ class Gpu:
     def half_flops(self) -> float:
         """Operations per second of mma.sync on 16 bits, added up in float32."""
         return 2 * self.tf32_flops  # of each of them
+
+    @property
+    def reserved_shared_bytes(self) -> int:
+        """Shared memory that each block takes for the system, beside its own."""
+        return 1024 if self.capability >= 80 else 0
 
     def warp_registers(self, registers: Count) -> Count:
         """What a warp takes whose threads need so many registers."""
@@ -82,12 +87,12 @@ _MIB, _KIB = 1024 * 1024, 1024
 GPUS = {
     g.arch: g
     for g in (
-        Gpu("sm_70", 70, 80, 1.53e9, 900e9, 15.7e12, 6 * _MIB, 96 * _KIB, 2048, 32),
-        Gpu("sm_75", 75, 40, 1.59e9, 320e9, 8.1e12, 4 * _MIB, 64 * _KIB, 1024, 16),
-        Gpu("sm_80", 80, 108, 1.41e9, 1555e9, 19.5e12, 40 * _MIB, 164 * _KIB, 2048, 32, 156e12),
-        Gpu("sm_86", 86, 82, 1.70e9, 936e9, 35.6e12, 6 * _MIB, 100 * _KIB, 1536, 16, 35.6e12),
-        Gpu("sm_89", 89, 128, 2.52e9, 1008e9, 82.6e12, 72 * _MIB, 100 * _KIB, 1536, 24, 82.6e12),
-        Gpu("sm_90", 90, 132, 1.83e9, 3350e9, 66.9e12, 50 * _MIB, 228 * _KIB, 2048, 32, 300e12),
+        Gpu("sm_70", 70, 80, 1.53e9, 900e9, 15.7e12, 6 * _MIB, 96 * _KIB, 96 * _KIB, 2048, 32),
+        Gpu("sm_75", 75, 40, 1.59e9, 320e9, 8.1e12, 4 * _MIB, 64 * _KIB, 64 * _KIB, 1024, 16),
+        Gpu("sm_80", 80, 108, 1.41e9, 1555e9, 19.5e12, 40 * _MIB, 164 * _KIB, 163 * _KIB, 2048, 32, 156e12),
+        Gpu("sm_86", 86, 82, 1.70e9, 936e9, 35.6e12, 6 * _MIB, 100 * _KIB, 99 * _KIB, 1536, 16, 35.6e12),
+        Gpu("sm_89", 89, 128, 2.52e9, 1008e9, 82.6e12, 72 * _MIB, 100 * _KIB, 99 * _KIB, 1536, 24, 82.6e12),
+        Gpu("sm_90", 90, 132, 1.83e9, 3350e9, 66.9e12, 50 * _MIB, 228 * _KIB, 227 * _KIB, 2048, 32, 300e12),
     )
 }
 DEFAULT_ARCH = "sm_80"

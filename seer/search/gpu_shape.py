@@ -171,7 +171,7 @@ class GpuShape:
 
     @cached_property
     def shared_bytes(self) -> np.ndarray:
-        """Static shared memory of a block."""
+        """Shared memory of a block."""
         out = np.zeros(self.count, dtype=np.int64)
         if self.pattern == "tiled":
             for tensor, choice, dims in self.staged():

@@ -131,7 +131,7 @@ class GpuNest(GpuShape):
             np.full(self.count, g.max_blocks_per_sm),
             g.max_threads_per_sm // np.maximum(warps * g.warp_size, 1),
             warps_with_registers // np.maximum(warps, 1),
-            g.shared_bytes_per_sm // (self.shared_bytes + 1024),
+            g.shared_bytes_per_sm // np.maximum(self.shared_bytes + g.reserved_shared_bytes, 1),
         ]
         out: np.ndarray = np.min(np.stack(limits), axis=0)
         return out

@@ -61,9 +61,19 @@ def launch_of(program: LoopProgram) -> Launch:
         extent = loops[kind].extent
         assert isinstance(extent, Const)
         sizes.append(int(extent.value))
-    shared = [b for b in program.buffers if b.scope is Scope.BLOCK_SHARED]
-    total = sum(-(-b.size_bytes // 16) * 16 for b in shared)
+    _, total = shared_offsets(program)
     return Launch(program.name, sizes[0], sizes[1], tuple(b.name for b in program.params), total)
+
+
+def shared_offsets(program: LoopProgram) -> tuple[dict[Buffer, int], int]:
+    """Where each shared buffer begins, aligned for vectors, and where all end (bytes)."""
+    out: dict[Buffer, int] = {}
+    end = 0
+    for b in program.buffers:
+        if b.scope is Scope.BLOCK_SHARED:
+            out[b] = end
+            end += -(-b.size_bytes // 16) * 16
+    return out, end
 
 
 def emit_kernel(program: LoopProgram) -> str:
@@ -87,18 +97,23 @@ class _Kernel:
         params.append(f"{_memory(out)}* __restrict__ {names.of(out, out.name)}")
         bounds_of = f"__launch_bounds__({launch.threads})"
         head = f'extern "C" __global__ void {bounds_of} {program.name}({", ".join(params)})'
+        offsets = shared_offsets(program)[0] if launch.dynamic_bytes else {}
         with self.block(head):
             for b in program.buffers:
-                self.line(self.declaration(b))
+                self.line(self.declaration(b, offsets.get(b)))
             self.stmt(program.body)
         return "\n".join(self.lines) + "\n"
 
-    def declaration(self, b: Buffer) -> str:
+    def declaration(self, b: Buffer, offset: int | None) -> str:
+        """A local array, or a shared one; that of a launch's shared memory begins at the offset."""
         name = self.writer.names.of(b, b.name)
         if b.scope is Scope.REGISTER:
             return f"{_memory(b)} {name}{''.join(f'[{n}]' for n in b.shape)};"
         if b.scope is Scope.BLOCK_SHARED:
-            return f"__shared__ __align__(16) {_memory(b)} {name}[{max(b.num_elements, 1)}];"
+            size = max(b.num_elements, 1)
+            if offset is not None:
+                return f"auto& {name} = seer_dynamic_shared<{_memory(b)}[{size}]>({offset});"
+            return f"__shared__ __align__(16) {_memory(b)} {name}[{size}];"
         raise BuildError(f"{b!r} has no place on a GPU")
 
     def line(self, text: str) -> None:

@@ -133,6 +133,13 @@ _ALL = (
     _same("seer_float2 seer_load2(const float* from)", "return *reinterpret_cast<const float2*>(from);"),
     *_vectors_of_16_bits(2),
     *_vectors_of_16_bits(4),
+    Intrinsic(
+        "T& seer_dynamic_shared(int offset)",
+        "  extern __shared__ __align__(16) char seer_dynamic[];\n"
+        "  return *reinterpret_cast<T*>(seer_dynamic + offset);",
+        "return *(T*)seer_emu::dynamic_array(offset, sizeof(T), sizeof(std::remove_extent_t<T>));",
+        template="template <typename T>",
+    ),
     _same("float seer_fma(float a, float b, float c)", "return __fmaf_rn(a, b, c);"),
     _same("double seer_fma(double a, double b, double c)", "return __fma_rn(a, b, c);"),
     Intrinsic(

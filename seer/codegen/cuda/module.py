@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from seer.codegen.artifact import ArgSpec
 from seer.codegen.memory_plan import Lifetime, MemoryPlan, plan_memory
 
+# Shared memory of a block that a kernel may declare; of more than this all is given at its launch.
+STATIC_SHARED_BYTES = 48 << 10
 ALIGNMENT = 256  # of device memory: what CUDA allocates, and what vector loads need
 
 
@@ -19,7 +21,7 @@ class Launch:
         blocks: blocks of the grid (x).
         threads: threads of a block (x).
         args: the names of its pointers, each an ArgSpec's or a Scratch's; the last is written.
-        shared_bytes: static shared memory of a block.
+        shared_bytes: shared memory of a block.
         expected_s: seconds that a formula expects, for simulated clocks; 0 if it was not asked.
     """
 
@@ -29,6 +31,11 @@ class Launch:
     args: tuple[str, ...]
     shared_bytes: int = 0
     expected_s: float = 0.0
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """The shared memory that the launch gives a block: all of it or none."""
+        return self.shared_bytes if self.shared_bytes > STATIC_SHARED_BYTES else 0
 
 
 @dataclass(frozen=True, slots=True)

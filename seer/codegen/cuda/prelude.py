@@ -7,7 +7,10 @@ from collections.abc import Collection
 from seer.codegen.cuda.intrinsics import device_prelude
 from seer.dtypes import is_narrow
 
-_ALWAYS = ("seer_load4", "seer_store4", "seer_make4", "seer_fma", "seer_shuffle_xor")
+_ALWAYS = (
+    *("seer_load4", "seer_store4", "seer_make4", "seer_fma", "seer_shuffle_xor"),
+    "seer_dynamic_shared",
+)
 _NARROW = (
     *("seer_half_to_float", "seer_float_to_half", "seer_bf16_to_float", "seer_float_to_bf16"),
     *(f"seer_{what}{n}_16" for what in ("load", "store", "make") for n in (2, 4)),

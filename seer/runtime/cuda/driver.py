@@ -106,6 +106,7 @@ def _describe(drv: Any, device: Any) -> Gpu:
         tf32_flops=base.tf32_flops * speed,
         l2_bytes=ask("L2_CACHE_SIZE", base.l2_bytes),
         shared_bytes_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", base.shared_bytes_per_sm),
+        shared_bytes_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", base.shared_bytes_per_block),
         max_threads_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR", base.max_threads_per_sm),
     )
 
@@ -192,6 +193,7 @@ class PycudaDevice:
                 (launch.threads, 1, 1),
                 self._stream,
                 *map(_address, args),
+                shared_size=launch.dynamic_bytes,
             )
 
     def synchronize(self) -> None:
@@ -230,6 +232,9 @@ class PycudaDevice:
 
     def _function(self, module: Any, launch: Launch) -> Any:
         function = module.get_function(launch.name)
+        if launch.dynamic_bytes:  # more than a launch may ask for without saying so ahead
+            limit = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            function.set_attribute(limit, launch.dynamic_bytes)
         function.prepare("P" * len(launch.args))
         return function
 

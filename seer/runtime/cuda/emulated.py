@@ -118,6 +118,7 @@ class EmulatedDevice:
             (launch.blocks,),
             (launch.threads,),
             arrays,
+            shared_bytes=launch.dynamic_bytes,
             checked=self._checked,
             order=self._order,
             seed=self._seed,

@@ -18,7 +18,6 @@ char* arena;
 size_t arena_bytes, arena_used;
 std::vector<Region*> owners;  // one for each chunk of the arena; null for guards
 std::vector<Region*> regions;
-char* dynamic_start;
 size_t static_shared_bytes;
 constexpr size_t max_static_shared_bytes = 48 << 10;
 constexpr char slack_mark = (char)0xA5;
@@ -304,9 +303,33 @@ void* shared_array(unsigned key, const char* name, size_t bytes, size_t element_
 }
 
 void* dynamic_shared() {
-  if (dynamic_start == nullptr)
-    dynamic_start = add_region("dynamic shared memory", options.shared_bytes, 4, true, true, false)->start;
-  return dynamic_start;
+  static std::map<size_t, Region*> known;  // a process may launch more than one kernel
+  Region*& r = known[options.shared_bytes];
+  if (r == nullptr) r = add_region("dynamic shared memory", options.shared_bytes, 4, true, true, false);
+  return r->start;
+}
+
+void* dynamic_array(size_t offset, size_t bytes, size_t element_bytes) {
+  if (offset + bytes > options.shared_bytes)
+    fault("too much shared memory", Place(),
+          format("an array ends at byte %zu of dynamic shared memory, and the launch gives %zu", offset + bytes,
+                 options.shared_bytes));
+  if (!options.checked) return (char*)dynamic_shared() + offset;
+  static std::map<size_t, Region*> known;
+  auto next = known.upper_bound(offset);
+  if (next != known.end() && next->first < offset + bytes)
+    fault("overlap", Place(), format("two arrays share byte %zu of dynamic shared memory", next->first));
+  if (next != known.begin()) {
+    auto [start, before] = *std::prev(next);
+    if (start != offset && start + before->bytes > offset)
+      fault("overlap", Place(), format("two arrays share byte %zu of dynamic shared memory", offset));
+  }
+  Region*& r = known[offset];
+  if (r == nullptr) {
+    r = add_region(format("at byte %zu", offset), bytes, element_bytes, true, true, false);
+    memset(r->start, 0xff, bytes);
+  }
+  return r->start;
 }
 
 }  // namespace seer_emu

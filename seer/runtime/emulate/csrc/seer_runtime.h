@@ -49,6 +49,7 @@ Exchange* warp_exchange(const void* value, unsigned bytes, unsigned mask, const 
 unsigned lane_of_thread();
 void* shared_array(unsigned key, const char* name, size_t bytes, size_t element_bytes);
 void* dynamic_shared();
+void* dynamic_array(size_t offset, size_t bytes, size_t element_bytes);  // a part of it, guarded if checked
 // Of `bytes` bytes the first `filled` come from memory, the others are zero.
 void copy_async(void* to, const void* from, unsigned bytes, unsigned filled, int line);
 void copy_async_commit();
