@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,12 +227,20 @@ class TuneResult:
         return (
             f"{self.model}: {len(s.statuses)} tasks, {s.trials} trials ({s.new_trials} new) in "
             f"{s.seconds:.1f} s ({per_trial:.3f} s a trial, {s.search_s:.1f} s searching), failed: {failed}\n"
-            f"kernels: {_ms(s.latency_s)}, with default schedules {_ms(s.default_latency_s)}"
+            f"kernels{_measured_ms(s.statuses)}"
         )
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3f} ms" if math.isfinite(seconds) else "not all measured"
+def _measured_ms(tasks: Sequence[TaskStatus]) -> str:
+    """What the kernels that have a time take together, tuned and with default schedules."""
+    known = [t for t in tasks if math.isfinite(t.best_s)]
+    if tasks and not known:
+        return f": none of {len(tasks)} measured"
+    some = "" if len(known) == len(tasks) else f" ({len(known)} of {len(tasks)} measured)"
+    tuned = sum(t.weight * t.best_s for t in known)
+    default = sum(t.weight * t.default_s for t in known)
+    beside = f"{1e3 * default:.3f} ms" if math.isfinite(default) else "unknown"
+    return f"{some}: {1e3 * tuned:.3f} ms, with default schedules {beside}"
 
 
 def prepare(model: Graph, dtype: str = "float32") -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -15,6 +16,9 @@ from seer.cli import random_inputs
 from seer.errors import RecordError, UserError
 from seer.graph.graph import Graph
 from seer.graph.reference import run
+from seer.runtime.records import Records
+from seer.search.events import TaskStatus
+from seer.search.tuner import TuneSummary
 
 EXTENTS = (1, 2, 7, 13, 197, 367)
 
@@ -316,3 +320,21 @@ def test_debug_shows_stages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     monkeypatch.setenv("SEER_DEBUG", "graphs")
     with pytest.raises(UserError, match="SEER_DEBUG names graphs; stages are graph"):
         seer.compile(dense_net())
+
+
+@pytest.mark.parametrize(
+    ("best", "words"),
+    [
+        ((1e-3, 3e-3), "kernels: 5.000 ms, with default schedules 6.000 ms"),
+        ((1e-3, math.inf), "kernels (1 of 2 measured): 2.000 ms, with default schedules 3.000 ms"),
+        ((math.inf, math.inf), "kernels: none of 2 measured"),
+    ],
+)
+def test_a_result_tells_of_what_was_measured(best: tuple[float, float], words: str) -> None:
+    defaults = (1.5e-3 if math.isfinite(best[0]) else math.inf, 3e-3 if math.isfinite(best[1]) else math.inf)
+    statuses = tuple(
+        TaskStatus("t", weight, 1, s, math.inf, d, 0, 1.0)
+        for weight, s, d in zip((2, 1), best, defaults, strict=True)
+    )
+    summary = TuneSummary(statuses, 2, 2, {}, 1.0, 0.5, False)
+    assert str(seer.TuneResult("m", "llvm", "seer", summary, Records())).endswith(words)
