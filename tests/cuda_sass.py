@@ -8,11 +8,11 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _INSTRUCTION = re.compile(
-    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<op>[A-Z][\w.]*)\s*(?P<rest>[^;]*);(?P<note>.*)$"
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?P<guard>@!?U?P\w+\s+)?(?P<op>[A-Z][\w.]*)\s*(?P<rest>[^;]*);(?P<note>.*)$"
 )
 _ARITHMETIC = ("FFMA", "FADD", "FMUL", "FMNMX", "HMMA", "IMMA", "DFMA", "DADD", "DMUL")
 
@@ -50,34 +50,88 @@ def local_arrays(lines: list[str]) -> list[str]:
 
 
 def spilled_results(lines: list[str]) -> list[str]:
-    """The instructions of floating-point arithmetic whose result is put into local memory.
+    """What is put into local memory and may be the result of floating-point arithmetic.
 
-    An accumulator that lived there would be one after each of its updates; an index never is.
+    An accumulator that lived there would be, from its second update on; an index or a guard never is.
     """
-    written: dict[int, str] = {}  # the last instruction that wrote each register
+    blocks, successors = _blocks(lines)
+    # The registers that may hold a result at the start of each block.
+    entering: list[set[int]] = [set() for _ in blocks]
+    todo = list(range(len(blocks)))
+    while todo:
+        k = todo.pop()
+        leaving = set(entering[k])
+        for i in blocks[k]:
+            _execute(i, leaving)
+        for n in successors[k]:
+            if not leaving <= entering[n]:
+                entering[n] |= leaving
+                todo.append(n)
     out = []
-    for op, operands, line in _instructions(lines):
-        if op.startswith("STL"):
-            first = int(re.findall(r"\bR(\d+)\b", operands)[-1])
-            stored = [written.get(r, "") for r in range(first, first + _width(op))]
-            out += [line.strip()] if any(o.startswith(_ARITHMETIC) for o in stored) else []
-        elif not op.startswith(("ST", "RED", "BRA", "BAR")):
-            target = re.match(r"\s*R(\d+)\b", operands)
-            if target:
-                first = int(target[1])
-                written |= dict.fromkeys(range(first, first + _width(op)), op)
+    for block, held in zip(blocks, entering, strict=True):
+        for i in block:
+            if i.op.startswith("STL") and held.intersection(i.stored()):
+                out.append(i.line)
+            _execute(i, held)
     return out
 
 
-def _instructions(lines: list[str]) -> Iterator[tuple[str, str, str]]:
+@dataclass(frozen=True)
+class _Instruction:
+    op: str
+    operands: str
+    is_conditional: bool
+    line: str
+
+    def written(self) -> range:
+        """Registers."""
+        target = re.match(r"\s*R(\d+)\b", self.operands)
+        if target is None or self.op.startswith(("ST", "RED", "BRA", "BAR")):
+            return range(0)
+        return range(int(target[1]), int(target[1]) + self._width())
+
+    def stored(self) -> range:
+        """Registers; none of one that is always zero."""
+        value = re.search(r"\bR(\d+)\s*$", self.operands)
+        return range(int(value[1]), int(value[1]) + self._width()) if value else range(0)
+
+    def _width(self) -> int:
+        if self.op.startswith(("HMMA", "IMMA")) or ".128" in self.op:
+            return 4
+        return 2 if ".64" in self.op or "WIDE" in self.op or self.op.startswith(("D", "CS2R")) else 1
+
+
+def _execute(i: _Instruction, held: set[int]) -> None:
+    """Follow which registers may hold a result."""
+    written = set(i.written())
+    moved = re.search(r"\bR(\d+)\s*$", i.operands) if "MOV" in i.op else None
+    if i.op.startswith(_ARITHMETIC) or (moved and int(moved[1]) in held):
+        held |= written
+    elif not i.is_conditional:
+        held -= written
+
+
+def _blocks(lines: list[str]) -> tuple[list[list[_Instruction]], list[list[int]]]:
+    """Instructions that run one after another, and which blocks may run after each."""
+    blocks: list[list[_Instruction]] = [[]]
+    labels: dict[str, int] = {}
     for line in lines:
+        label = re.match(r"\s*(\.L\w+):", line)
         found = _INSTRUCTION.match(line)
-        if found:
-            yield found["op"], found["rest"], line
-
-
-def _width(op: str) -> int:
-    """Registers that an instruction writes, or stores."""
-    if op.startswith(("HMMA", "IMMA")) or ".128" in op:
-        return 4
-    return 2 if ".64" in op or "WIDE" in op or op.startswith(("D", "CS2R")) else 1
+        if label:
+            blocks.append([])
+            labels[label[1]] = len(blocks) - 1
+        elif found:
+            operands = re.sub(r"\(\*.*?\*\)", "", found["rest"])  # without remarks
+            i = _Instruction(found["op"], operands, found["guard"] is not None, line.strip())
+            blocks[-1].append(i)
+            if i.op.startswith(("BRA", "EXIT", "RET")):
+                blocks.append([])
+    successors: list[list[int]] = []
+    for k, block in enumerate(blocks):
+        last = block[-1] if block else None
+        ends = last is not None and last.op.startswith(("BRA", "EXIT", "RET"))
+        falls = not ends or (last is not None and last.is_conditional)
+        named = re.findall(r"\.L\w+", last.operands) if ends and last is not None else []
+        successors.append([*([k + 1] if falls and k + 1 < len(blocks) else []), *(labels[n] for n in named)])
+    return blocks, successors
