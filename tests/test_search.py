@@ -279,7 +279,7 @@ def test_tuning_spends_its_budget_and_improves(name: str) -> None:
     for t in tasks():
         trials = [r for r in records.for_workload(t.key, TARGET.key) if r.stage == "trial"]
         assert trials[0].sketch_key == t.sketches[1].key  # what an untuned model runs, measured first
-        assert trials[1].sketch_key == "naive"  # always there
+        assert "naive" in {r.sketch_key for r in trials}  # always there
         keys = [(r.sketch_key, tuple(r.params.items())) for r in trials]
         assert len(set(keys)) == len(keys)
 

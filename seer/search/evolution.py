@@ -78,14 +78,16 @@ class Searcher:
         self.n_scored = 0
 
     def first(self) -> list[Candidate]:
-        """The default of every sketch, and the naive candidate.
+        """The default of every sketch, those with the fewest operations first, and the naive candidate.
 
         What an untuned model runs comes first: with however few trials, a tuned one is no slower.
         """
         first = default_number(self.sketches, self.task.target)
-        order = sorted(range(1, len(self.sketches)), key=lambda k: k != first)
+        order = sorted(
+            range(1, len(self.sketches)), key=lambda k: (k != first, self.sketches[k].dag.flop_count)
+        )
         out = [(k, default_row(self.sketches[k], self.task.target)) for k in order]
-        out.insert(1, (0, np.zeros(len(self.sketches[0].params), dtype=np.int64)))
+        out.append((0, np.zeros(len(self.sketches[0].params), dtype=np.int64)))
         return [c for c in out if self.mark(c)]
 
     def mark(self, candidate: Candidate) -> bool:
@@ -112,11 +114,11 @@ class Searcher:
         # Rounded up or down by chance, so that short rounds have their share of random ones, too.
         n_random = int(count * self.options.random_share + rng.random()) if model.is_trained else 0
         ranked = self._evolve(best, model, rng)
-        out = self._take(ranked, count - n_random)
+        out = self.take(ranked, count - n_random)
         fill = self._sample(4 * count, rng)
-        out += self._take(_shuffled(fill, rng), count - len(out))
+        out += self.take(_shuffled(fill, rng), count - len(out))
         if len(out) < count:
-            out += self._take(_shuffled(self._enumerate_more(count, rng), rng), count - len(out))
+            out += self.take(_shuffled(self._enumerate_more(count, rng), rng), count - len(out))
         return out
 
     def _evolve(self, best: list[Candidate], model: Scorer, rng: np.random.Generator) -> Iterator[Candidate]:
@@ -197,7 +199,7 @@ class Searcher:
             out[k] = self._legal(k, child)
         return out
 
-    def _take(self, ranked: Iterable[Candidate], count: int) -> list[Candidate]:
+    def take(self, ranked: Iterable[Candidate], count: int) -> list[Candidate]:
         """The first `count` that are new."""
         out: list[Candidate] = []
         for c in ranked:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from seer.ir.dag import ComputeDAG
 from seer.search.evolution import Candidate, Searcher
 from seer.search.scheduler import GradientScheduler, TaskState
 from seer.search.strategies import Strategy
@@ -32,6 +34,18 @@ def relatives_to_foresee(
     if strategy.is_adaptive:
         count = round(MAX_RELATIVES * max(0.0, 2 * trust - 1))
     return relatives[:count]
+
+
+def distance(a: ComputeDAG, b: ComputeDAG) -> float:
+    """How far two relatives' shapes are apart: log ratios of operations, and of what they read and write."""
+    return sum(
+        abs(math.log(max(x, 1) / max(y, 1)))
+        for x, y in (
+            (a.flop_count, b.flop_count),
+            (math.prod(a.output.shape), math.prod(b.output.shape)),
+            (a.output.shape[-1] if a.output.shape else 1, b.output.shape[-1] if b.output.shape else 1),
+        )
+    )
 
 
 def transfer(source: Searcher, candidates: Sequence[Candidate], target: Searcher) -> list[Candidate]:

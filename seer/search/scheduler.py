@@ -55,19 +55,25 @@ class GradientScheduler:
     A round for every task first. Then the steepest estimated descent of sum(weight * best), from the
     task's own recent progress, from optimism (a round brings the t-th part of it), and from how well
     similar tasks do per operation.
+
+    Args:
+        heaviest_first: the first rounds go to the tasks with the most operations first.
     """
 
-    def __init__(self, alpha: float = 0.2, beta: float = 2.0, window: int = 3) -> None:
+    def __init__(
+        self, alpha: float = 0.2, beta: float = 2.0, window: int = 3, heaviest_first: bool = False
+    ) -> None:
         self.alpha, self.beta, self.window = alpha, beta, window
+        self.heaviest_first = heaviest_first
 
     def pick(self, states: Sequence[TaskState]) -> int | None:
         """See TaskScheduler.pick."""
         live = [k for k, s in enumerate(states) if not s.is_exhausted]
         if not live:
             return None
-        for k in live:
-            if not states[k].history:
-                return k
+        new = [k for k in live if not states[k].history]
+        if new:
+            return max(new, key=lambda k: _operations(states[k])) if self.heaviest_first else new[0]
         gains = [self.gain(states, k) for k in live]
         return live[int(np.argmax(gains))]
 
@@ -92,3 +98,7 @@ class GradientScheduler:
             if s.task.dag.tag == mine.tag and math.isfinite(s.best_s) and s.best_s > 0
         ]
         return mine.flop_count / max(rates) if rates and max(rates) > 0 else math.inf
+
+
+def _operations(state: TaskState) -> int:
+    return state.task.weight * state.task.dag.flop_count

@@ -26,6 +26,7 @@ ROUND_TRIALS = 64
 MIN_ROUND_TRIALS = 8
 TRIAL_S = 0.2  # what a trial takes, roughly, to make trials of a budget of time
 FORESEE_TRIALS = 16  # the paper's
+HANDOVER = 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Strategy:
         foresee: measurements of the round that a relative gets after each round; 0 for none.
         is_adaptive: foresee more relatives where the model proves trustworthy, fewer where not.
         transfer: seed a task's search with the best parameters of its relatives.
+        handover: candidates of each round that are the relatives' best, measured without being ranked.
+        is_sparing: the first round of a task is short, so that the scheduler soon knows where the time
+            goes, and what a store knows comes first.
+        has_defaults: whether a task's first candidates are the defaults of its sketches; Ansor, as it
+            was published, has none and begins at random.
         make_searcher: what proposes candidates of a task.
     """
 
@@ -51,6 +57,9 @@ class Strategy:
     foresee: int = 0
     is_adaptive: bool = False
     transfer: bool = False
+    handover: int = 0
+    is_sparing: bool = False
+    has_defaults: bool = True
     make_searcher: Callable[[SearchTask, EvolutionOptions], Searcher] = Searcher
 
     def round_trials(self, trials: int | None, seconds: float | None, n_tasks: int) -> int:
@@ -100,12 +109,18 @@ def _with_option(strategy: Strategy, text: str, option: str) -> Strategy:
                 return replace(strategy, transfer=bool(n))
             case "adaptive":
                 return replace(strategy, is_adaptive=bool(n))
+            case "handover":
+                return replace(strategy, handover=n)
+            case "sparing":
+                return replace(strategy, is_sparing=bool(n))
+            case "defaults":
+                return replace(strategy, has_defaults=bool(n))
             case "crossover":
                 share = EvolutionOptions().crossover if n else 0.0
                 return replace(strategy, evolution=replace(strategy.evolution, crossover=share))
     raise UserError(
         f"strategy {text!r}: {option!r} is no option; there are families={'|'.join(RULES)}, foresee=N, "
-        "transfer=0|1, adaptive=0|1, crossover=0|1"
+        "transfer=0|1, handover=N, sparing=0|1, defaults=0|1, adaptive=0|1, crossover=0|1"
     )
 
 
@@ -142,12 +157,14 @@ register_strategy(
     Strategy(
         "seer",
         _nested_models,
-        GradientScheduler,
+        lambda: GradientScheduler(heaviest_first=True),
         EvolutionOptions(population=4096),
         families="auto",
         foresee=MIN_ROUND_TRIALS,
         is_adaptive=True,
         transfer=True,
+        handover=HANDOVER,
+        is_sparing=True,
     )
 )
 register_strategy(

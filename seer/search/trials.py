@@ -32,6 +32,7 @@ class TaskTrials:
 
     Attributes:
         pending: candidates to measure before any search.
+        seeds: of these, those that come from a store.
         results: seconds of each candidate, infinity for failures.
         matrix: features of each candidate.
         timings: trials and final times in the order in which they were made.
@@ -42,6 +43,7 @@ class TaskTrials:
     searcher: Searcher
     state: TaskState
     pending: list[Candidate]
+    seeds: list[Candidate] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     results: list[float] = field(default_factory=list)
     matrix: list[np.ndarray] = field(default_factory=list)

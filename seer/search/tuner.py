@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import time
 from collections import Counter
@@ -20,13 +21,14 @@ from seer.search.evolution import Candidate
 from seer.search.families import by_similarity, families_of
 from seer.search.family_model import NestedModels
 from seer.search.features import VERSION
-from seer.search.foresee import relatives_to_foresee, transfer
+from seer.search.foresee import distance, relatives_to_foresee, transfer
 from seer.search.scheduler import TaskState
 from seer.search.strategies import Strategy
 from seer.search.task import SearchTask
 from seer.search.trials import FINALISTS, TaskTrials, candidate_id
-from seer.search.warm import WarmStart, faded
+from seer.search.warm import MAX_SEEDS, WarmStart, faded
 
+FIRST_TRIALS = 2  # of a task's first round if the strategy is sparing: they are built side by side
 TRANSFERRED = 4  # best candidates that each relative hands over
 FINAL_S = 0.3  # what timing a finalist again takes, roughly
 FINAL_SHARE = 0.2  # of a budget of time, at most, for that
@@ -156,7 +158,8 @@ class _Run:
         self.tasks = []
         for t in tasks:
             searcher = strategy.make_searcher(t, strategy.evolution)
-            self.tasks.append(TaskTrials(searcher, TaskState(t), searcher.first()))
+            first = searcher.first() if strategy.has_defaults else []
+            self.tasks.append(TaskTrials(searcher, TaskState(t), first))
 
     # -- budget --------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class _Run:
         self.prior = store.samples(names, self.tasks[0].task.target.key)
         self.prior_families = names
         for t, family in zip(self.tasks, names, strict=True):
-            t.pending += [c for c in store.seeds(family, t.searcher) if t.searcher.mark(c)]
+            t.seeds = t.searcher.take(store.seeds(family, t.searcher), MAX_SEEDS)
 
     # -- an earlier run ------------------------------------------------------------------------
 
@@ -210,12 +213,22 @@ class _Run:
                 if r.strategy == self.strategy.name and r.seed == self.seed:
                     self.trials += 1
                     self.errors.update([r.error] if r.error else [])
-            known = {candidate_id(c) for c in t.candidates}
-            t.pending = [c for c in t.pending if candidate_id(c) not in known]
             if t.candidates:
                 t.state.history.append(t.best_s)
                 t.rounds = len(t.candidates)
         self._learn()
+        for k, t in enumerate(self.tasks):
+            known = {candidate_id(c) for c in t.candidates}
+            t.pending = [c for c in self._with_seeds(k) if candidate_id(c) not in known]
+
+    def _with_seeds(self, k: int) -> list[Candidate]:
+        """What task k measures before any search: defaults, and the seeds of a store."""
+        t = self.tasks[k]
+        if not self.strategy.is_sparing or not t.seeds:
+            return t.pending + t.seeds
+        scores = TaskModel(self.model, k).predict(t.features(t.seeds))
+        best, *others = (t.seeds[i] for i in np.argsort(-scores, kind="stable"))
+        return [best, *t.pending[:1], *others, *t.pending[1:]]
 
     # -- a round -------------------------------------------------------------------------------
 
@@ -267,23 +280,32 @@ class _Run:
     def _propose(self, k: int, count: int) -> list[Candidate]:
         t = self.tasks[k]
         count = min(count, self.left())
-        batch, t.pending = t.pending[:count], t.pending[count:]
+        is_first = not t.results
+        if self.strategy.is_sparing and t.pending and is_first:
+            count = min(count, FIRST_TRIALS)
+        handed = [] if is_first else self._transferred(k)
+        batch = t.searcher.take(handed, min(self.strategy.handover, count - 1))
+        room = count - len(batch)
+        if self.strategy.is_sparing and not is_first and self.model.is_trained(k):
+            room = min(room, -(-count // 2))  # the model may know better than what was good elsewhere
+        batch, t.pending = batch + t.pending[:room], t.pending[room:]
         if len(batch) < count:
             best = t.best(self.strategy.evolution.population // 5)
             rng = _stream(self.seed, t.task.key, t.rounds)
-            parents = best + self._transferred(k)
+            parents = best + handed
             batch += t.searcher.propose(count - len(batch), parents, TaskModel(self.model, k), rng)
         return batch
 
     def _transferred(self, k: int) -> list[Candidate]:
-        """The best parameters of relatives, made to fit task k."""
+        """The best parameters of relatives, made to fit task k: those of the nearest first."""
         if not self.strategy.transfer:
             return []
-        out = []
-        for j, other in enumerate(self.tasks):
-            if j != k and self.families[j] == self.families[k]:
-                out += transfer(other.searcher, other.best(TRANSFERRED), self.tasks[k].searcher)
-        return out
+        t = self.tasks[k]
+        relatives = [o for j, o in enumerate(self.tasks) if j != k and self.families[j] == self.families[k]]
+        relatives.sort(key=lambda o: distance(o.task.dag, t.task.dag))
+        moved = [transfer(o.searcher, o.best(TRANSFERRED), t.searcher) for o in relatives]
+        by_rank = itertools.zip_longest(*moved)
+        return [c for ranks in by_rank for c in ranks if c is not None]
 
     def _test(self, k: int, count: int) -> None:
         """Compare what the model thought of the last batch with what was measured."""
