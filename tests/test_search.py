@@ -20,16 +20,18 @@ from seer.runtime.records import MeasureRecord, Records
 from seer.runtime.target import Target
 from seer.search.cost_model import RandomModel, Samples, XGBoostModel, rank_accuracy
 from seer.search.defaults import default_row
-from seer.search.events import TuneEvent
+from seer.search.events import TuneEvent, ignore
 from seer.search.evolution import Searcher
 from seer.search.features import features
+from seer.search.foresee import distance, transfer
 from seer.search.legal import legal, tile_vectors
 from seer.search.rules import generate_sketches
 from seer.search.scheduler import GradientScheduler, RoundRobinScheduler, TaskState
 from seer.search.space import space_of
 from seer.search.strategies import strategy_of
 from seer.search.task import SearchTask
-from seer.search.tuner import TaskModel, TuneSummary, tune_tasks
+from seer.search.trials import candidate_id
+from seer.search.tuner import TRANSFERRED, TaskModel, TuneSummary, _Run, tune_tasks
 
 TARGET = Target.parse("llvm -cpu=skylake-avx512 -threads=2")
 
@@ -203,6 +205,9 @@ def test_gradient_prefers_unseen_then_heavy_then_improving_tasks() -> None:
     gone = state([1.0], weight=99)
     gone.is_exhausted = True
     assert pick([gone]) is None
+    unseen = [state([], n=8), state([], n=32), state([], weight=2, n=16)]
+    assert pick(unseen) == 0
+    assert GradientScheduler(heaviest_first=True).pick(unseen) == 1
 
 
 def test_gradient_is_the_published_formula() -> None:
@@ -282,6 +287,47 @@ def test_tuning_spends_its_budget_and_improves(name: str) -> None:
         assert "naive" in {r.sketch_key for r in trials}  # always there
         keys = [(r.sketch_key, tuple(r.params.items())) for r in trials]
         assert len(set(keys)) == len(keys)
+
+
+def test_a_sparing_run_sees_every_task_soon_and_hands_over_what_is_good() -> None:
+    records = Records()
+    tune(records, FakeMeasurer(), 6, name="seer")
+    first = [r.workload_key for r in trials_of(records)]
+    by_work = sorted(tasks(), key=lambda t: -t.weight * t.dag.flop_count)
+    assert first == [t.key for t in by_work for _ in range(2)]
+
+
+def test_relatives_hand_their_best_over() -> None:
+    twins = [SearchTask(matmul(n, 64, 64), TARGET, 1, f"matmul{n}") for n in (64, 128, 96)]
+    for name in ("seer", "seer,handover=0"):
+        run = _Run(twins, FakeMeasurer(), Records(), strategy_of(name), 1000, None, 0, ignore)
+        run.resume()
+        assert len(set(run.families)) == 1
+        for k in (0, 1, 2, 0, 1):
+            run.round(k)
+        # The nearest relative's best comes first.
+        t, (near, far) = run.tasks[2], (run.tasks[1], run.tasks[0])
+        assert distance(near.task.dag, t.task.dag) < distance(far.task.dag, t.task.dag)
+        handed = run._transferred(2)
+        first = transfer(near.searcher, near.best(TRANSFERRED), t.searcher)[0]
+        assert candidate_id(handed[0]) == candidate_id(first)
+        known = {candidate_id(c) for c in t.candidates}
+        new = list(dict.fromkeys(candidate_id(c) for c in handed if candidate_id(c) not in known))
+        batch = [candidate_id(c) for c in run._propose(2, 8)]
+        assert len(batch) == 8
+        if run.strategy.handover:
+            assert batch[:3] == new[:3]
+        else:
+            assert batch[:3] != new[:3]
+
+
+def test_ansor_as_published_has_no_defaults() -> None:
+    records = Records()
+    tune(records, FakeMeasurer(), 60, name="ansor,defaults=0")
+    assert len(trials_of(records)) == 60
+    assert "naive" not in {r.sketch_key for r in trials_of(records)}
+    with pytest.raises(UserError, match="defaults=0"):
+        strategy_of("ansor,defaults=maybe")
 
 
 def test_the_model_beats_chance() -> None:
