@@ -48,7 +48,9 @@ class Settled:
             with Records(path) as records:
                 for key in self.tasks:
                     found = records.for_workload(key, self._target.key)
-                    names = (candidate_name(r.sketch_key, r.params) for r in leaders(found))
+                    chosen = records.best(key, self._target.key, self._default(key))
+                    led = [*leaders(found), *([] if chosen is None else [chosen])]
+                    names = (candidate_name(r.sketch_key, r.params) for r in led)
                     wanted[key].update(dict.fromkeys(names))
         missing = [k for k, names in wanted.items() if not names.keys() <= self._times.get(k, {}).keys()]
         if not missing:
@@ -113,7 +115,8 @@ class Settled:
                 raw[r.workload_key] = r.seconds
                 best[r.workload_key] = self._time(r)
                 note(r.created_at - start, n + 1)
-        best.update({k: self._time(r) for k, r in final.items() if r is not None})
+        for k, chosen in final.items():
+            best[k] = self._times[k][self.default(k)] if chosen is None else self._time(chosen)
         note(max(e["seconds"] for e in events), len(trials), is_final=True)
         return out
 
