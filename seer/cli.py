@@ -31,6 +31,8 @@ from seer.search.strategies import DEFAULT, strategy_names
 from seer.search.task import tasks_of
 from seer.version import __version__
 
+INTERRUPTED = 130  # the status of commands that Ctrl-C ended
+
 Run = Callable[[], Any]
 
 
@@ -77,7 +79,8 @@ def _run(argv: Sequence[str] | None) -> int:
         print(f"seer: error: {e}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        print("seer: interrupted", file=sys.stderr)
+        return INTERRUPTED
     return status
 
 
@@ -196,7 +199,7 @@ def _tune(args: argparse.Namespace) -> int:
     _report(model, target, {"tuned": tuned, "untuned": untuned}, 10, with_numpy=args.compare)
     if args.records is not None:
         print(f"records: {args.records}")
-    return 0
+    return INTERRUPTED if result.summary.is_interrupted else 0
 
 
 def _families(args: argparse.Namespace) -> int:

@@ -224,10 +224,11 @@ class TuneResult:
         s = self.summary
         failed = ", ".join(f"{n} {reason}" for reason, n in sorted(s.errors.items())) or "none"
         per_trial = s.seconds / s.new_trials if s.new_trials else 0.0
+        stopped = "\nstopped by Ctrl-C; given the same records it goes on" if s.is_interrupted else ""
         return (
             f"{self.model}: {len(s.statuses)} tasks, {s.trials} trials ({s.new_trials} new) in "
             f"{s.seconds:.1f} s ({per_trial:.3f} s a trial, {s.search_s:.1f} s searching), failed: {failed}\n"
-            f"kernels{_measured_ms(s.statuses)}"
+            f"kernels{_measured_ms(s.statuses)}{stopped}"
         )
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rich.console import Console
 from seer import cli
 from seer.cli import main
 from seer.progress import Display
+from seer.runtime.records import MeasureRecord, Records
 from seer.search.events import TaskStatus, TuneEvent
 
 
@@ -139,3 +141,31 @@ def test_a_broken_pipe_inside_is_no_closed_output(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cli, "_models", broken)
     with pytest.raises(BrokenPipeError, match="a worker"):
         main(["models"])
+
+
+def test_an_interrupted_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "r.db"
+    args = ["tune", "mlp", "--set", "features=20", "--trials", "9", "--records", str(path)]
+    append = Records.append
+
+    def third(records: Records, new: Iterable[MeasureRecord]) -> None:
+        append(records, new)
+        if records.count() == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Records, "append", third)
+    assert main(args) == 130
+    out = capsys.readouterr().out
+    assert "stopped by Ctrl-C" in out
+    assert "tuned" in out
+    monkeypatch.undo()
+    assert main(args) == 0
+    assert "9 trials (6 new)" in capsys.readouterr().out
+    monkeypatch.setattr("seer.driver.tasks_of", interrupted)
+    assert main(args) == 130
+    assert capsys.readouterr().err == "seer: interrupted\n"

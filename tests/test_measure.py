@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +16,11 @@ from programs import matmul, softmax
 
 from seer.codegen.artifact import ArgSpec, Artifact
 from seer.codegen.build import compile_module
+from seer.errors import MeasureError
 from seer.runtime.contest import FINAL_ROUNDS, contest
 from seer.runtime.kept import Kept
 from seer.runtime.measure import LocalMeasurer
-from seer.runtime.pool import BuildPool, Runner
+from seer.runtime.pool import BuildPool, Runner, WorkerProcess
 from seer.runtime.target import Target
 from seer.runtime.trial import CheckError, GuardedArray, compare
 from seer.runtime.worker import Worker
@@ -216,3 +221,95 @@ def test_guards_begin_right_beside_the_array() -> None:
     assert a.is_intact()
     a._raw[a._end] = 0
     assert not a.is_intact()
+
+
+def test_an_interrupted_request_leaves_no_answer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = WorkerProcess()
+    try:
+        pid = worker.request("ping")[1]
+        receive = worker.receive
+
+        def interrupted(limit_s: float) -> tuple[object, ...]:
+            monkeypatch.setattr(worker, "receive", receive)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(worker, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.request("ping")
+        assert worker.request("sketch", 0, None) == ("ok", None)  # not the number of the process
+        assert worker.request("ping")[1] != pid
+    finally:
+        worker.stop()
+
+
+def test_an_interrupted_build_leaves_no_answer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketches = generate_sketches(matmul(8, 16, 4), TARGET)[:2]
+    first, second = ((s, default_row(s, TARGET)) for s in sketches)
+    pool = BuildPool(TARGET, size=1)
+    collect = pool._collect
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.setattr(pool, "_collect", collect)
+        raise KeyboardInterrupt
+
+    try:
+        expected = pool.build([second])[0][0]
+        monkeypatch.setattr(pool, "_collect", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.build([first])
+        assert pool.build([second])[0][0] == expected
+    finally:
+        pool.close()
+
+
+def test_a_runner_that_is_ended_while_it_opens_a_task_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    naive = handmade(f"{COPY}\nret void")
+    runner = Runner()
+    send, kinds = runner._worker.send, []
+
+    def killed_once(kind: str, *request: object) -> None:
+        send(kind, *request)
+        kinds.append(kind)
+        if len(kinds) == 1:
+            runner._worker._process.kill()  # type: ignore[union-attr]
+
+    monkeypatch.setattr(runner._worker, "send", killed_once)
+    try:
+        assert runner.run(naive, 0, naive, ONE, math.inf, 5.0)[1] == ""
+        assert kinds == ["open", "open", "run"]
+    finally:
+        runner.close()
+
+
+def test_a_worker_ends_with_its_parent_even_in_a_kernel_that_does_not_end() -> None:
+    worker = WorkerProcess()
+    naive, endless = handmade(f"{COPY}\nret void"), handmade(BAD["timeout"])
+    assert worker.request("open", naive, 0)[0] == "ok"
+    worker.send("run", endless, ONE, math.inf)
+    process, connection = worker._process, worker.connection
+    assert process is not None and connection is not None
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        connection.close()  # as the system does when the parent is killed
+        assert process.wait(30) == 0
+    finally:
+        worker.stop()
+
+
+def test_workers_import_what_their_parent_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("socket", "seer", "numpy"):  # of the current folder, which is not on the parent's path
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is not the module')")
+    monkeypatch.setattr("sys.path", [os.path.abspath(p) for p in sys.path])
+    monkeypatch.chdir(tmp_path)
+    worker = WorkerProcess()
+    try:
+        assert worker.request("ping")[0] == "ok"
+    finally:
+        worker.stop()
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    with pytest.raises(MeasureError, match="cannot be started: the worker process ended with exit code 1"):
+        worker.request("ping")
+    assert "this is not the module" in capfd.readouterr().err

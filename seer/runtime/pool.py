@@ -24,6 +24,9 @@ from seer.runtime.target import Target
 
 START_LIMIT_S = 60.0
 
+# A worker imports what its parent does, also where that has changed sys.path; what lies in the current
+# folder is no module of a worker's because of its name.
+_START = "import sys; sys.path[:] = sys.argv[2:]; from {module} import main; main()"
 # NumPy's own threads have nothing to do in a worker; spinning, they would disturb what is timed.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -49,6 +52,7 @@ class WorkerProcess:
         self.connection: Connection[Any, Any] | None = None
         self.sketches: dict[int, int] = {}  # id of a Sketch -> its number in the worker
         self.generation = 0
+        self._has_answered = False
         self._kept: list[Sketch] = []  # so that ids stay unique
 
     def start(self) -> None:
@@ -57,7 +61,8 @@ class WorkerProcess:
             return
         self.stop()
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", self._module, str(theirs.fileno())]
+        code = _START.format(module=self._module)
+        command = [sys.executable, "-c", code, str(theirs.fileno()), *map(str, sys.path)]
         self._process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],
@@ -69,6 +74,7 @@ class WorkerProcess:
         self.connection = Connection(ours.detach())
         self.sketches = {}
         self._kept = []
+        self._has_answered = False
         self.generation += 1
 
     def send(self, *request: Any) -> None:
@@ -94,12 +100,17 @@ class WorkerProcess:
             answer: tuple[Any, ...] = self.connection.recv()
         except (EOFError, OSError) as e:
             raise self._gone() from e
+        self._has_answered = True
         return answer
 
     def request(self, *request: Any, limit_s: float = START_LIMIT_S) -> tuple[Any, ...]:
         """Send a request and wait for its answer."""
-        self.send(*request)
-        return self.receive(limit_s)
+        try:
+            self.send(*request)
+            return self.receive(limit_s)
+        except BaseException:  # Ctrl-C, for one
+            self.stop()  # the answer would be taken for that of the next request
+            raise
 
     def number_of(self, sketch: Sketch) -> int:
         """The worker's number of a sketch, which is sent to it once."""
@@ -123,14 +134,23 @@ class WorkerProcess:
             self._process = None
 
     def _gone(self) -> WorkerGoneError:
+        """How the process ended.
+
+        Raises:
+            MeasureError: if it could not even start, as all others could not.
+        """
         message = "the worker process ended"
+        code = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(5)
                 message = f"the worker process ended with exit code {code}"
                 if code is not None and code < 0:
                     message = f"the worker process was ended by {signal.Signals(-code).name}"
+        cannot_start = not self._has_answered and code is not None and code > 0
         self.stop()
+        if cannot_start:
+            raise MeasureError(f"worker processes cannot be started: {message}; its own words are above")
         return WorkerGoneError("crash", message)
 
 
@@ -145,7 +165,18 @@ class BuildPool:
         self._workers = [WorkerProcess() for _ in range(size or flags.workers())]
 
     def build(self, candidates: Sequence[tuple[Sketch, np.ndarray]]) -> list[Built]:
-        """Build every candidate; a failure is a result."""
+        """Build every candidate; a failure is a result.
+
+        Raises:
+            MeasureError: if processes cannot be started.
+        """
+        try:
+            return self._build(candidates)
+        except BaseException:  # Ctrl-C, for one
+            self.close()  # answers that are due would be taken for those of later requests
+            raise
+
+    def _build(self, candidates: Sequence[tuple[Sketch, np.ndarray]]) -> list[Built]:
         results: list[Built | None] = [None] * len(candidates)
         waiting = list(range(len(candidates)))[::-1]
         busy: dict[WorkerProcess, tuple[int, float]] = {}
@@ -240,10 +271,13 @@ class Runner:
         self._worker.start()
         if self._open == (self._worker.generation, naive):
             return
-        try:
-            status, *rest = self._worker.request("open", naive, seed, limit_s=600.0)
-        except WorkerGoneError as e:
-            raise MeasureError(f"the naive schedule cannot be run: {e}") from e
+        for is_last in (False, True):  # that a process was ended from outside must not end the run
+            try:
+                status, *rest = self._worker.request("open", naive, seed, limit_s=600.0)
+                break
+            except WorkerGoneError as e:
+                if is_last or e.reason != "crash":
+                    raise MeasureError(f"the naive schedule cannot be run: {e}") from e
         if status != "ok":
             raise MeasureError(f"the naive schedule cannot be run: {rest[1]}")
         self._open = (self._worker.generation, naive)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
+import threading
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -20,9 +23,19 @@ class Answering(Protocol):
         ...
 
 
+def _end_with_parent(fd: int) -> None:
+    """End the process, whatever it is doing, when the parent's end of its socket closes."""
+    hangup = select.poll()
+    hangup.register(fd, 0)  # of nothing but a hang-up
+    while not hangup.poll():
+        pass
+    os._exit(0)
+
+
 def serve(worker: Answering) -> None:
     """Serve the parent, on the inherited socket that the command line names, until it goes away."""
     connection = Connection(int(sys.argv[1]))
+    threading.Thread(target=_end_with_parent, args=(connection.fileno(),), daemon=True).start()
     while not worker.is_lost:
         try:
             request = connection.recv()

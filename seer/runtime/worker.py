@@ -1,8 +1,6 @@
 """A worker process: builds and runs candidates for its parent.
 
-    python -m seer.runtime.worker FD
-
-It answers requests on the inherited socket FD until the other end closes, and dies with it. A request
+It answers requests on an inherited socket until the other end closes, and dies with it. A request
 is a tuple that begins with its kind; an answer is ("ok", value) or ("error", reason, message).
 """
 
@@ -86,7 +84,3 @@ class Worker:
 def main() -> None:
     """Serve the parent until it goes away."""
     serve(Worker())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """A worker process that owns one device and runs candidates on it for its parent.
 
-    python -m seer.runtime.cuda.worker FD
-
 Requests and answers are those of seer.runtime.worker. After a fault of the device, such as an
 illegal address, its context is of no use: the worker answers and ends, and the next request starts
 another.
@@ -84,7 +82,3 @@ class CudaWorker:
 def main() -> None:
     """Serve the parent until it goes away, or the device is lost."""
     serve(CudaWorker())
-
-
-if __name__ == "__main__":
-    main()
