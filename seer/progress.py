@@ -28,7 +28,7 @@ class Display:
         self._last_line = -math.inf
 
     def __enter__(self) -> Display:
-        if self.console.is_terminal:
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._live = Live(console=self.console, refresh_per_second=4, transient=False)
             self._live.__enter__()
         return self
@@ -48,7 +48,7 @@ class Display:
         now = time.monotonic()
         if event.kind in ("start", "end") or now - self._last_line >= LINE_EVERY_S:
             self._last_line = now
-            self.console.print(_line(event), highlight=False)
+            self.console.print(_line(event), highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(event: TuneEvent) -> Table:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -169,3 +172,21 @@ def test_an_interrupted_run_says_so(
     monkeypatch.setattr("seer.driver.tasks_of", interrupted)
     assert main(args) == 130
     assert capsys.readouterr().err == "seer: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "options", [{"force_terminal": False}, {"force_terminal": True, "_environ": {"TERM": "dumb"}}]
+)
+def test_display_without_a_terminal(options: dict[str, Any]) -> None:
+    console = Console(width=30, file=io.StringIO(), **options)
+    status = TaskStatus("dense 8x8 <- 8x[/8]", 1, 5, 1e-3, 1e-3, 2e-3, 0, 0.5)
+    event = TuneEvent("round", "ansor", 0, (status,), 5, 10, 2e-3, 1.5, {"wrong": 1})
+    with Display(console) as display:
+        for k in range(3):
+            display(replace(event, trials=k))
+        display(replace(event, kind="end"))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == [
+        "ansor: 0 of 10 trials, 2 s, model 2.000 ms, 1 failed (1 wrong), dense 8x8 <- 8x[/8]",
+        "ansor: 5 of 10 trials, 2 s, model 2.000 ms, 1 failed (1 wrong)",
+    ]

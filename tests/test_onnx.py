@@ -459,6 +459,9 @@ def test_errors_name_the_node() -> None:
 def test_errors_of_models(tmp_path: Path) -> None:
     relu = [helper.make_node("Relu", ["x"], ["y"])]
     fails(relu, "dimension 0 .n. of input 'x' is not known; give it, as in from_onnx", {"x": (F, ["n", 3])})
+    for extent in (-2, 1.5, True, "2"):
+        with pytest.raises(UserError, match="dimension n of input 'x' is a whole number >= 0, given"):
+            seer.from_onnx(model(relu, {"x": (F, ["n", 3])}, ["y"]), {"n": extent})  # type: ignore[dict-item]
     fails(relu, "it has no name either", {"x": (F, [None, 3])})
     fails(relu, "version 6 of ONNX's operators, not >= 7", opset=6)
     fails(relu, "input 'x' is float16", {"x": np.zeros(3, np.float16)})

@@ -14,6 +14,7 @@ from seer.dtypes import is_narrow
 from seer.errors import GraphError, SeerError, UserError
 from seer.frontend.onnx.registry import Call, Known, importer_of, supported
 from seer.graph.graph import Graph, Value
+from seer.graph.ops.common import is_whole
 
 MIN_OPSET = 7
 _RANDOM = (
@@ -122,7 +123,13 @@ class _Reader:
             return int(dim.dim_value)
         label = dim.dim_param
         if label in self.dims:
-            return int(self.dims[label])
+            extent = self.dims[label]
+            if not is_whole(extent) or extent < 0:
+                raise UserError(
+                    f"{self.where}: dimension {label} of input {name!r} is a whole number >= 0, "
+                    f"given {extent!r}"
+                )
+            return int(extent)
         how = f"give it, as in from_onnx(model, dims={{{label!r}: 1}})" if label else "it has no name either"
         raise UserError(f"{self.where}: dimension {k} ({label or '?'}) of input {name!r} is not known; {how}")
 
