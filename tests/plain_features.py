@@ -176,7 +176,7 @@ class PlainFeatures:
         inner: frozenset[str],
         conditions: list[tuple[Expr, bool]],
     ) -> list[int] | None:
-        is_output = self.is_buffer_of(s.store.buffer, self.nest.output) and index in s.store.indices
+        is_output = self.is_buffer_of(s.store.buffer, self.nest.stored) and index in s.store.indices
         if any(isinstance(e, Load) for e in walk(index)):
             return None
         if not is_output and self.slopes(s, index, [x for x in loops if x.var in inner]) is None:
@@ -334,7 +334,7 @@ class PlainFeatures:
             for s in self.stores_to(name)
             if isinstance(s.store.value, Load) and s.store.value.buffer.scope is Scope.REGISTER
         ]
-        return tile, self.stores_to(self.nest.output)
+        return tile, self.stores_to(self.nest.stored)
 
     def memory(self, flop: float) -> list[float]:
         groups = len(self.nest.groups)
@@ -417,6 +417,7 @@ class PlainFeatures:
             if b.name == p.tensor and len(b.shape) != len(dag.tensor(p.tensor).shape)
         ]
         attached = [(n, a.nest) for n in self.sketch.all_nests() for a in n.attached]
+        attached += [(n, n.consumer.nest) for n in self.sketch.all_nests() if n.consumer is not None]
         inlined, rooted, runs = 0, 0, 0.0
         for host, nest in attached:
             stores = self.stores_to(nest.output)

@@ -69,6 +69,19 @@ def test_weights_that_stream(name: str) -> None:
     compare(PROGRAMS[name], replace(TARGET, l2_bytes=16), 8)
 
 
+@pytest.mark.parametrize("shape", [(2, 5, 19, 13, 7), (1, 16, 64, 24, 22), (1, 3, 8, 9, 30)], ids=str)
+def test_blocks_that_a_consumer_reads(shape: tuple[int, ...]) -> None:
+    n, ci, co, h, w = shape
+    g = seer.Graph("conv")
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((co, ci, 3, 3)).astype(np.float32)
+    y = g.input((n, ci, h, w), name="x").conv2d(weights, padding=1)
+    g.output((y + g.input(y.shape, name="r")).relu())
+    dag = max((t.dag for t in tasks_of(partition(optimize(g)), TARGET)), key=lambda d: d.flop_count)
+    assert any(nest.consumer for s in generate_sketches(dag, TARGET) for nest in s.nests)
+    compare(dag, TARGET, 6)
+
+
 @pytest.mark.parametrize("model", SMALL)
 def test_zoo(model: str) -> None:
     for dag in dags_of(model, **SMALL[model]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -10,15 +11,20 @@ import pytest
 
 import seer
 from seer.codegen.build import build
+from seer.codegen.lower import lower
+from seer.errors import ScheduleError
 from seer.graph.graph import Graph
 from seer.graph.partition import partition
 from seer.graph.passes import optimize
 from seer.graph.reference import run
+from seer.ir.loops import For, LoopKind, Scope, walk_stmts
+from seer.ir.sketch import Sketch
 from seer.runtime.records import MeasureRecord, Records
 from seer.runtime.target import Target
 from seer.runtime.trial import Bench
 from seer.search.defaults import default_row
 from seer.search.legal import legal
+from seer.search.rules import generate_sketches
 from seer.search.space import space_of
 from seer.search.task import SearchTask, tasks_of
 from seer.search.winograd import STRIDES, TILES, scheme, winograd
@@ -93,7 +99,9 @@ def test_matrices_compute_a_correlation(m: int, taps: int, stride: int) -> None:
 def test_every_sketch_is_right(shape: Shape) -> None:
     task = conv_task(shape)
     sketches = [s for s in task.sketches if s.algorithm]
-    assert {s.algorithm for s in sketches} == {f"winograd{m}" for m in shape.tiles}
+    most = max(m for m in shape.tiles if m < min(task.dag.output.shape[1:3]))
+    names = {f"winograd{m}" for m in shape.tiles} | {f"winograd{most}-blocks"}
+    assert {s.algorithm for s in sketches} == names
     bench = Bench(build(task.sketches[0], np.zeros(0, np.int64), TARGET), seed=1)
     rng = np.random.default_rng(2)
     for s in sketches:
@@ -102,6 +110,39 @@ def test_every_sketch_is_right(shape: Shape) -> None:
         assert len(rows)
         for row in (default_row(s, TARGET), *rows):
             bench.measure(build(s, row, TARGET), 2, 0.0)
+
+
+def blocks_of(shape: Shape, target: Target = TARGET) -> Sketch | None:
+    tasks = tasks_of(partition(optimize(conv_graph(shape))), target)
+    dag = max(tasks, key=lambda t: t.dag.flop_count).dag
+    return next((s for s in generate_sketches(dag, target) if any(n.consumer for n in s.nests)), None)
+
+
+def test_what_lies_between_the_stages_of_a_block_is_a_threads_own() -> None:
+    """One parallel loop, in which inputs are transformed, multiplied and the result is computed."""
+    sketch = blocks_of(SHAPES[0])
+    assert sketch is not None
+    program = lower(sketch, default_row(sketch, TARGET), TARGET).program
+    kept = {b.name.rpartition("_")[0] for b in program.buffers if b.scope is not Scope.REGISTER}
+    assert {b.scope for b in program.buffers} == {Scope.THREAD, Scope.REGISTER}
+    assert {"conv2d_nhwc_input", "conv2d_nhwc_product_tile"} <= kept
+    loops = [s for s in walk_stmts(program.body) if isinstance(s, For) and s.kind is LoopKind.PARALLEL]
+    assert len(loops) == 1
+
+
+def test_blocks_are_for_weights_that_fit_a_cores_cache() -> None:
+    assert blocks_of(SHAPES[0]) is not None
+    assert blocks_of(SHAPES[0], replace(TARGET, l2_bytes=36 * 16 * 32 * 4 - 1)) is None
+
+
+def test_a_block_holds_whole_steps_of_its_consumer() -> None:
+    sketch = blocks_of(SHAPES[0])
+    assert sketch is not None
+    row = default_row(sketch, TARGET)
+    row[[sketch.column(f"conv2d_nhwc_product.c.{k}") for k in (1, 2)]] = 1, TARGET.lanes("float32") // 2
+    assert not legal(sketch, row[None], TARGET).any()
+    with pytest.raises(ScheduleError, match="cut inside"):
+        lower(sketch, row, TARGET)
 
 
 @pytest.mark.parametrize(("m", "kernel", "stride"), [(2, 3, 1), (4, 3, 1), (2, 5, 1), (2, 5, 2)], ids=str)

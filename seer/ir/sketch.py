@@ -101,6 +101,18 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True)
+class Consumer:
+    """A nest that is computed from the pieces of the stage that it reads.
+
+    `axes` pairs each axis of the stage that the consumer's axes follow with that axis: one iteration of
+    the consumer's outermost loop along it needs `step` positions of the stage's axis.
+    """
+
+    nest: Nest
+    axes: tuple[tuple[str, str, int], ...]  # the stage's axis, the consumer's, step
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """A tensor that the threads of a GPU block may copy to shared memory, a piece at a time.
 
@@ -165,6 +177,9 @@ class Nest:
         unroll: the param with the largest number of statements that unrolled reduce loops may
             make, or None.
         bind: how the nest runs on a GPU; None on a CPU and for the naive schedule.
+        consumer: the one reader of the stage, computed from each finished piece while it is in cache;
+            the stage itself is never stored as a whole. `groups[1:]` hold the whole of what the
+            consumer reads for one iteration of `groups[0]`.
     """
 
     stage: str
@@ -178,6 +193,7 @@ class Nest:
     parallel: str | None = None
     unroll: str | None = None
     bind: Bind | None = None
+    consumer: Consumer | None = None
 
     def split(self, axis: str) -> Split:
         """The split of an axis."""
@@ -185,8 +201,13 @@ class Nest:
 
     @property
     def output(self) -> str:
-        """The tensor that the nest stores."""
+        """The tensor that the nest's own loops make."""
         return self.epilogue or self.stage
+
+    @property
+    def stored(self) -> str:
+        """The tensor that other nests read, or that is the result."""
+        return self.output if self.consumer is None else self.consumer.nest.output
 
 
 @dataclass(frozen=True)
@@ -291,6 +312,8 @@ def _nested(nest: Nest) -> Iterator[Nest]:
     yield nest
     for a in nest.attached:
         yield from _nested(a.nest)
+    if nest.consumer is not None:
+        yield from _nested(nest.consumer.nest)
 
 
 def trip_counts(extent: int, inner: tuple[int, ...]) -> tuple[int, ...]:

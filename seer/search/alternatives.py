@@ -16,10 +16,14 @@ from seer.ir.dag import ComputeDAG
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
-    """One other way to compute a DAG; `name` begins the keys of its sketches."""
+    """One other way to compute a DAG; `name` begins the keys of its sketches.
+
+    With `in_blocks` it is for sketches only in which a consumer is computed block by block.
+    """
 
     name: str
     dag: ComputeDAG
+    in_blocks: bool = False
 
 
 Rewrite = Callable[[ComputeDAG], Iterable[Alternative]]

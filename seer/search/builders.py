@@ -47,7 +47,7 @@ def tiled(
     splits, params = [], []
     for kind, axes in (("S", op.axes), ("R", op.reduce_axes)):
         for a in axes:
-            split, new = _split(stage, a, levels[kind], a.name == vector)
+            split, new = split_axis(stage, a, levels[kind], a.name == vector)
             splits.append(split)
             params += new
     by_axis = {s.axis: s for s in splits}
@@ -61,7 +61,7 @@ def tiled(
             sorted(axes, key=lambda a: a.name == vector) if kind == "S" and level == levels["S"] - 1 else axes
         )
         groups.append(tuple(Loop(a.name, level) for a in ordered if level <= len(by_axis[a.name].params)))
-    packs, pack_params = _packs(dag, stage, groups, vector, target)
+    packs, pack_params = packs_of(dag, stage, groups, vector, target)
     unroll = Param(f"{stage}.unroll", "unroll", choices=UNROLL_CHOICES)
     params += [unroll, *pack_params]
     run = None
@@ -81,7 +81,7 @@ def tiled(
     return nest, tuple(params)
 
 
-def _split(stage: str, axis: Axis, levels: int, vector: bool) -> tuple[Split, list[Param]]:
+def split_axis(stage: str, axis: Axis, levels: int, vector: bool) -> tuple[Split, list[Param]]:
     """An axis cut into `levels`; one of extent 0 or 1 is left alone."""
     if axis.extent <= 1:
         return Split(axis.name, axis.extent), []
@@ -104,7 +104,7 @@ def vector_axis(op: ComputeOp) -> str | None:
     return best.name if best.extent > 1 else None
 
 
-def _packs(
+def packs_of(
     dag: ComputeDAG, stage: str, groups: list[tuple[Loop, ...]], vector: str | None, target: Target
 ) -> tuple[tuple[Pack, ...], list[Param]]:
     """The tensors that may be read packed: read once, each index an axis of its own, with reuse."""
@@ -171,7 +171,7 @@ def spatial_nest(dag: ComputeDAG, stage: str, target: Target, rows: tuple[str, .
     splits, params = [], []
     for a in op.axes:
         if a.name == vector:
-            split, new = _split(stage, a, 2, True)
+            split, new = split_axis(stage, a, 2, True)
             splits.append(split)
             params += new
         else:

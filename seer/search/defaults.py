@@ -112,6 +112,10 @@ class _Tiles:
             # The innermost reduce axis runs whole next to the register tile.
             out[reduced[-1].params[-1]] = reduced[-1].extent
         deep = [s for s in spatial if len(s.params) >= 2]
+        if self.nest.consumer is not None:  # all vectors in one block: what it reads is made for it once
+            for s in (s for s in deep if s.axis == self.nest.vector):
+                out[s.params[0]] = -(-s.extent // out[s.params[-1]])
+            deep = [s for s in deep if s.axis != self.nest.vector]
         if deep:
             terms = math.prod(a.extent for a in op.reduce_axes)
             self._blocks(deep, rows, terms, out)
@@ -130,7 +134,8 @@ class _Tiles:
         others = [s for s in spatial if s.axis != self.nest.vector and len(s.params) >= 1]
         if not reduces or not others or len(self.nest.groups) < 4:
             return None
-        most = max(1, (self.target.num_vector_registers - vectors - 1) // vectors)
+        spare = 2 if self.nest.consumer is not None else vectors + 1
+        most = max(1, (self.target.num_vector_registers - spare) // vectors)
         best = max(others, key=lambda s: (self._shares(s.axis), min(s.extent, most), others.index(s)))
         out[best.params[-1]] = _row_tile(best.extent, most, vectors)
         return best.axis

@@ -63,7 +63,7 @@ def fill(t: Tables, rows: np.ndarray, out: np.ndarray) -> None:
     _loop_trips(t.loops, trips, out[:, n:])
     n += N_LOOPS
     _loads(t.loops, t.nests, t.accesses, t.packs, t.machine, rows, trips, covered, inside, out[:, n:])
-    _stores(t.loops, t.out_bytes, t.machine, covered, buffered, inside, tile_bytes)
+    _stores(t.loops, t.out_bytes, t.out_scale, t.out_extent, t.machine, covered, buffered, inside, tile_bytes)
     n += N_LANES
     _traffic(t.machine, t.constants[0], iterations, inside, out[:, n:])
     n += N_TRAFFIC
@@ -117,7 +117,9 @@ def _cover(
             for x in range(t.loop_ptr[g], t.loop_ptr[g + 1]):
                 count *= trips[p, t.axis[x], t.level[x]]
             iterations[p, g + 1] = iterations[p, g] * count
-        if t.shape[0] and t.lanes_axis[0] < 0:
+        if t.shape[3]:
+            buffered[p] = True
+        elif t.shape[0] and t.lanes_axis[0] < 0:
             for x in range(t.loop_ptr[t.shape[1]], t.loop_ptr[groups - 1]):
                 if not t.is_reduce[t.axis[x]] and trips[p, t.axis[x], t.level[x]] > 1:
                     buffered[p] = True
@@ -281,6 +283,8 @@ def _loads(
 def _stores(
     t: Loops,
     out_bytes: np.ndarray,
+    out_scale: np.ndarray,
+    out_extent: np.ndarray,
     machine: np.ndarray,
     covered: np.ndarray,
     buffered: np.ndarray,
@@ -300,13 +304,15 @@ def _stores(
                 here = max(outer, finish) if k == 0 else outer
                 piece, pieces, is_whole = 1, 1, True
                 for a in range(t.axis_ptr[1] - 1, -1, -1):
-                    if not t.is_reduce[a]:
+                    if not t.is_reduce[a] and (k == 0 or out_scale[a] > 0):
                         box = covered[p, here, a]
+                        if k == 1:
+                            box = min(box * out_scale[a], out_extent[a])
                         if is_whole:
                             piece *= box
                         else:
                             pieces *= box
-                        is_whole = is_whole and k == 1 and box == t.extent[a]
+                        is_whole = is_whole and k == 1 and box == out_extent[a]
                 inside[p, b] += pieces * np.ceil(piece * out_bytes[k] / line) * line
                 if k == 0:
                     tile_bytes[p] = max(tile_bytes[p], pieces * piece * out_bytes[0])

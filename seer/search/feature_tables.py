@@ -47,7 +47,9 @@ class Loops(NamedTuple):
     vector: np.ndarray  # nest -> axis, or -1
     lanes_axis: np.ndarray  # nest -> reduce axis that runs in lanes, or -1
     lanes: np.ndarray  # nest -> lanes of its dtype
-    shape: np.ndarray  # of nest 0: reduces, finish, groups round the loops that add to a tile buffer
+    # Of nest 0: whether it reduces, finish, groups round the loops that add to a tile buffer, whether
+    # a consumer reads that buffer.
+    shape: np.ndarray
 
 
 class Nests(NamedTuple):
@@ -99,6 +101,8 @@ class Tables(NamedTuple):
     machine: np.ndarray  # lanes, registers, threads, line, l1, l2, l3
     unroll: int  # column of the unroll limit, or -1
     out_bytes: np.ndarray  # bytes of an element of: what the main nest accumulates, what it stores
+    out_scale: np.ndarray  # axis of nest 0 -> positions of the result to one of its own, 0 for none
+    out_extent: np.ndarray  # axis of nest 0 -> positions of the result
     loops: Loops
     nests: Nests
     accesses: Accesses
@@ -122,6 +126,7 @@ def nests_of(sketch: Sketch) -> list[tuple[Nest, Nest | None]]:
     """Every nest and the nest that it is attached to, the main one first."""
     main = main_nest(sketch)
     hosts: dict[int, Nest] = {id(a.nest): n for n in sketch.all_nests() for a in n.attached}
+    hosts |= {id(n.consumer.nest): n for n in sketch.all_nests() if n.consumer is not None}
     nests = [main, *(n for n in sketch.all_nests() if n is not main)]
     return [(n, hosts.get(id(n))) for n in nests]
 
@@ -177,12 +182,25 @@ class _Maker:
             constants=self._constants(),
             machine=self._machine(),
             unroll=self.column(self.main.unroll),
-            out_bytes=_ints([self._bytes(self.main.stage), self._bytes(self.main.output)]),
+            out_bytes=_ints([self._bytes(self.main.stage), self._bytes(self.main.stored)]),
+            out_scale=_ints([scale for scale, _ in self._result()]),
+            out_extent=_ints([extent for _, extent in self._result()]),
             loops=self._loops(),
             nests=self._nests(),
             accesses=self._accesses(),
             packs=self._packs(),
         )
+
+    def _result(self) -> list[tuple[int, int]]:
+        """For each axis of the main nest, the positions of the result: to one of its own, and in all."""
+        reduced = {a.name for a in self.op.reduce_axes}
+        consumer = self.main.consumer
+        if consumer is None:
+            return [(int(s.axis not in reduced), max(s.extent, 1)) for s in self.main.splits]
+        last = self.sketch.dag.op(consumer.nest.stage)
+        extents, sizes = {a.name: a.extent for a in last.axes}, dict(last.written_out)
+        theirs = {mine: (sizes.get(axis, 1), extents[axis]) for mine, axis, _ in consumer.axes}
+        return [theirs.get(s.axis, (0, 1)) for s in self.main.splits]
 
     def _bytes(self, tensor: str) -> int:
         return dtype_of(self.sketch.dag.tensor(tensor).dtype).size_bytes
@@ -235,11 +253,15 @@ class _Maker:
         host, where, depth, shared = [], [], [], []
         for n, h in self.pairs:
             host.append(-1 if h is None else next(i for i, m in enumerate(self.nests) if m is h))
-            a = None if h is None else next(a for a in h.attached if a.nest is n)
+            a = None if h is None else next((a for a in h.attached if a.nest is n), None)
             where.append(-1 if a is None else self.column(a.param))
-            depth.append(NOWHERE if a is None else a.depth)
+            depth.append(a.depth if a is not None else NOWHERE if h is None else h.finish)
             out = dag.tensor(n.output)
-            shared.append(0 if out is dag.output else math.prod(out.shape) * self._bytes(out.name))
+            shared.append(
+                0
+                if out is dag.output or n.consumer is not None
+                else math.prod(out.shape) * self._bytes(out.name)
+            )
         return Nests(
             parallel=_ints([self.column(n.parallel) for n in self.nests]),
             size=_ints([math.prod(dag.tensor(n.output).shape) for n in self.nests]),
@@ -258,7 +280,7 @@ class _Maker:
             for d in range(main.finish, last + 1)
             if d == last or all(x.axis in reduced for g in main.groups[d:last] for x in g)
         )
-        return _ints([self.op.reducer is not None, main.finish, inner])
+        return _ints([self.op.reducer is not None, main.finish, inner, main.consumer is not None])
 
     def _accesses(self) -> Accesses:
         """The distinct reads of the main stage, in order."""

@@ -90,6 +90,19 @@ def _is_small_code(nest: Nest, sketch: Sketch, rows: np.ndarray, target: Target)
 
 
 @register_predicate
+def _gives_whole_steps(nest: Nest, sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
+    """A block holds all that some iterations of its consumer's outermost loops read."""
+    ok = np.ones(len(rows), dtype=bool)
+    for axis, _, step in nest.consumer.axes if nest.consumer is not None else ():
+        split = nest.split(axis)
+        block = np.ones(len(rows), dtype=np.int64)
+        for p in split.params:
+            block *= column(sketch, rows, p)
+        ok &= (block % step == 0) | (block >= split.extent)
+    return ok
+
+
+@register_predicate
 def _tile_fits_cache(nest: Nest, sketch: Sketch, rows: np.ndarray, target: Target) -> np.ndarray:
     """A tile that is accumulated in memory stays in the second-level cache."""
     op = sketch.dag.op(nest.stage)

@@ -77,6 +77,8 @@ def _stages(nest: Nest) -> set[str]:
     out = {nest.stage, nest.output}
     for a in nest.attached:
         out |= _stages(a.nest)
+    if nest.consumer is not None:
+        out |= _stages(nest.consumer.nest)
     return out
 
 

@@ -15,7 +15,7 @@ from seer.errors import ScheduleError
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import INLINE, ROOT, Sketch
 from seer.runtime.target import Target
-from seer.search import analysis, builders, winograd  # noqa: F401  (winograd registers itself)
+from seer.search import analysis, blocks, builders, winograd  # noqa: F401  (winograd registers itself)
 from seer.search.alternatives import alternatives
 from seer.search.gpu_rules import GPU_RULES, is_worthwhile
 from seer.search.partial import (
@@ -68,7 +68,8 @@ def _attach(p: Partial, stage: str) -> list[Partial]:
     host = p.host(stage)
     assert host is not None
     packed = any(k.tensor == stage for k in host.packs)
-    whole = packed or not analysis.has_regions(p.dag, stage, p.inlined)
+    read_late = host.consumer is not None and host.consumer.nest.stage in p.readers(stage)
+    whole = packed or read_late or not analysis.has_regions(p.dag, stage, p.inlined)
     inner = () if whole else tuple(range(1, max(host.finish, 1) + 1))
     nest, params = builders.plain_nest(p.dag, stage)
     return [p.attach(host, nest, (*inner, ROOT, INLINE), params)]
@@ -89,6 +90,10 @@ def _is_written_out(p: Partial, stage: str) -> bool:
 
 
 def _write_out(p: Partial, stage: str) -> list[Partial]:
+    host = p.host(stage)
+    if host is not None and host.consumer is not None:  # made for a block, which reads it from the cache
+        nest, params = builders.written_out_nest(p.dag, stage, p.target)
+        return [p.attach(host, nest, (1, ROOT), params)]
     return [tile_with_epilogue(p, stage, builders.written_out_nest, f"straight({stage})")]
 
 
@@ -134,6 +139,7 @@ RULES += [
     Rule("attach-reduction", is_row_reduction, _attach_reduction),
     Rule("ordered-reduction", is_ordered, _ordered_reduce),
     Rule("rfactor", _wants_lanes, _rfactor, is_final=False),
+    Rule("consumed-in-blocks", blocks.is_consumed, blocks.consume),
     Rule("multi-level-tiling", lambda p, s: is_commutative(p, s) and has_reuse(p, s), _multi_level),
     Rule("simple-reduction", is_commutative, _simple_reduce),
     Rule("skip", is_spatial, _skip),
@@ -157,7 +163,8 @@ def generate_sketches(dag: ComputeDAG, target: Target, exact: bool = False) -> t
     """
     partials = derive(Partial(dag, target, exact=exact))
     for other in () if exact or target.gpu is not None else alternatives(dag):
-        partials += derive(Partial(other.dag, target, label=(other.name,), algorithm=other.name))
+        found = derive(Partial(other.dag, target, label=(other.name,), algorithm=other.name))
+        partials += [p for p in found if not other.in_blocks or any(n.consumer for n in p.nests)]
     if target.gpu is not None:
         partials = [p for p in partials if is_worthwhile(p)]
     sketches = [builders.naive_sketch(dag)]

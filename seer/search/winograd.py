@@ -216,7 +216,8 @@ def winograd(dag: ComputeDAG) -> list[Alternative]:
         return []
     n, h, wd, _ = y.shape
     kernel = conv.w.shape[:2]
-    out = []
+    out: list[Alternative] = []
+    in_blocks: Alternative | None = None
     for m in TILES:
         vertical, horizontal = (scheme(m, r, conv.stride) for r in kernel)
         if vertical is None or horizontal is None or n == 0 or min(h, wd) < m:
@@ -225,8 +226,11 @@ def winograd(dag: ComputeDAG) -> list[Alternative]:
         tiles = -(-h // m) * -(-wd // m)
         saves = tiles * products <= WORTHWHILE * math.prod(kernel) * h * wd
         if saves and products <= MOST_PRODUCTS:
-            out.append(Alternative(f"winograd{m}", _rewrite(dag, conv, m, vertical, horizontal)))
-    return out
+            out.append(Alternative(f"winograd{m}", _rewrite(dag, conv, m, vertical, horizontal, False)))
+            if min(h, wd) > m:  # blocks are for large images, for which the largest tiles are best
+                blocks = _rewrite(dag, conv, m, vertical, horizontal, True)
+                in_blocks = Alternative(f"winograd{m}-blocks", blocks, in_blocks=True)
+    return out if in_blocks is None else [in_blocks, *out]
 
 
 def _match(y: Tensor) -> _Convolution | None:
@@ -258,7 +262,14 @@ def _match(y: Tensor) -> _Convolution | None:
     return None
 
 
-def _rewrite(dag: ComputeDAG, conv: _Convolution, m: int, vertical: Scheme, horizontal: Scheme) -> ComputeDAG:
+def _rewrite(
+    dag: ComputeDAG, conv: _Convolution, m: int, vertical: Scheme, horizontal: Scheme, blocks: bool
+) -> ComputeDAG:
+    """The DAG with the convolution computed from tiles.
+
+    All tiles are one axis, which register tiles divide well; for `blocks` of tiles whose products stay in
+    a cache, the axes of a tile are those of the image.
+    """
     y, x, w, stride = conv
     n, h, wd, co = y.shape
     ci = x.shape[3]
@@ -272,42 +283,46 @@ def _rewrite(dag: ComputeDAG, conv: _Convolution, m: int, vertical: Scheme, hori
     weights = Tensor(w.name, derived.shape, w.dtype, Placeholder(constant=True, derived=derived))
     combine = _by_pairs if vertical.paired and horizontal.paired else _plainly
 
-    def spread(t: Expr, p: Expr, c: Expr) -> Expr:
-        b, i, j = t // (rows * columns), t // columns % rows, t % columns
+    places = (n, rows, columns) if blocks else (n * rows * columns,)
+    names = ("b", "h", "w") if blocks else ("t",)
+
+    def spread(*at: Expr) -> Expr:
+        *place, p, c = at
+        t = place[0]
+        b, i, j = place if blocks else (t // (rows * columns), t // columns % rows, t % columns)
 
         def element(u: int, v: int) -> Expr:
             return image[b, i * (m * stride) + u, j * (m * stride) + v, c]
 
         return _transform(vertical.bt, horizontal.bt, _by_parity, p // across, p % across, element)
 
-    tiles = n * rows * columns
     v = compute(
-        (tiles, products, ci),
+        (*places, products, ci),
         spread,
         f"{y.name}_input",
-        axis_names=("t", "p", "c"),
+        axis_names=(*names, "p", "c"),
         written_out={"p": products},
     )
     rc = reduce_axis(ci, "rc")
     sums = compute(
-        (tiles, products, co),
-        lambda t, p, o: binary("*", v[t, p, rc.var], weights[p, rc.var, o]),
+        (*places, products, co),
+        lambda *at: binary("*", v[(*at[:-1], rc.var)], weights[at[-2], rc.var, at[-1]]),
         f"{y.name}_product",
         reduce=[rc],
         reducer=SUM,
         tag="conv2d",
-        axis_names=("t", "p", "c"),
+        axis_names=(*names, "p", "c"),
     )
 
     def gather(b: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
-        t = (b * rows + i // m) * columns + j // m
+        place = (b, i // m, j // m) if blocks else ((b * rows + i // m) * columns + j // m,)
         return _transform(
             vertical.at,
             horizontal.at,
             combine,
             i % m,
             j % m,
-            lambda u, v: sums[t, u * across + v, o],
+            lambda u, v: sums[(*place, u * across + v, o)],
         )
 
     op = compute_op(y)

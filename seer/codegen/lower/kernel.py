@@ -103,7 +103,7 @@ def lower_root(ctx: Context, nest: Nest) -> list[Stmt]:
     for pack in nest.packs:
         if ctx.values[pack.param] and pack not in ctx.packed:
             body.append(lower_pack(ctx, nest, pack))
-    t = ctx.sketch.dag.tensor(nest.output)
+    t = ctx.sketch.dag.tensor(nest.stored)
     if t is not ctx.sketch.dag.output:
         ctx.places[t.name] = Place(ctx.new_buffer(t.name, t.shape, t.dtype, Scope.SHARED))
     body.append(lower_nest(ctx, nest))

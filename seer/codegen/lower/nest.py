@@ -13,9 +13,9 @@ from seer.codegen.lower.spatial import lower_spatial
 from seer.codegen.lower.tile import Accumulators, Locals, Slot, TileShape, tile_loops, versions
 from seer.errors import ScheduleError
 from seer.ir.expr import Binary, Call, Const, Expr, Load, Read, as_expr, minimum, substitute
-from seer.ir.loops import Buffer, For, LoopKind, Scope, Stmt, Store, seq
+from seer.ir.loops import For, LoopKind, Scope, Stmt, Store, seq
 from seer.ir.simplify import simplify
-from seer.ir.sketch import INLINE, ROOT, Loop, Nest, Pack, trip_counts
+from seer.ir.sketch import INLINE, ROOT, Consumer, Loop, Nest, Pack, trip_counts
 from seer.ir.tensor import identity_of
 
 
@@ -24,15 +24,21 @@ def lower_nest(ctx: Context, nest: Nest, spans: Spans | None = None) -> Stmt:
     return NestLowering(ctx, nest, spans).lower()
 
 
+def lower_window(ctx: Context, nest: Nest, windows: Spans) -> Stmt:
+    """Lower a nest for some iterations only of its outermost loops: for each axis in `windows` these."""
+    return NestLowering(ctx, nest, None, windows).lower()
+
+
 class NestLowering:
     """The state of one nest as its loops are entered, outer to inner."""
 
-    def __init__(self, ctx: Context, nest: Nest, spans: Spans | None) -> None:
+    def __init__(self, ctx: Context, nest: Nest, spans: Spans | None, windows: Spans | None = None) -> None:
         self.ctx, self.nest = ctx, nest
+        self.windows = windows or {}
         self.op = ctx.op(nest.stage)
         self.dtype = self.op.body.dtype
         self.lanes = ctx.target.lanes(self.dtype)
-        self.is_root = spans is None
+        self.is_root = spans is None and windows is None
         self.base: dict[str, Expr] = {}
         self.extent: dict[str, int] = {}
         for a in (*self.op.axes, *self.op.reduce_axes):
@@ -44,7 +50,6 @@ class NestLowering:
         self.vars: dict[Loop, Expr] = {}
         self.tile = len(nest.groups) - 1
         self.reduce_names = {a.name for a in self.op.reduce_axes}
-        self.dest = ctx.places[nest.output]
         self.buffer: Place | None = None
 
     def _trips(self, axis: str) -> tuple[int, ...]:
@@ -120,12 +125,16 @@ class NestLowering:
         loops = self.nest.groups[depth]
         opened: list[tuple[str, Expr, LoopKind]] = []
         for x in loops:
-            trip = self.trip(x)
+            trip, start, most = self.trip(x), as_expr(0), self.trips[x.axis][x.level]
+            if x.level == 0 and x.axis in self.windows:
+                window = self.windows[x.axis]
+                start, most = window.base, window.extent
+                trip = as_expr(most) if window.limit is None else window.limit
             if isinstance(trip, Const) and trip.value == 1:
-                self.vars[x] = as_expr(0)
+                self.vars[x] = start
                 continue
-            var = self.ctx.fresh(f"{x.axis}{x.level}", self.trips[x.axis][x.level])
-            self.vars[x] = var
+            var = self.ctx.fresh(f"{x.axis}{x.level}", most)
+            self.vars[x] = start + var
             opened.append((var.name, trip, (kinds or {}).get(x, LoopKind.SERIAL)))
         body = seq(*self.attach(depth + 1), inside())
         for x in loops:
@@ -157,11 +166,25 @@ class NestLowering:
             buffer = self.ctx.new_buffer(name, shape, tensor.dtype, Scope.THREAD)
             self.ctx.places[name] = Place(buffer, tuple(s.base for s in region))
             op = self.ctx.op(name)
-            if op.reducer is None:
+            if op.written_out:
+                out.append(lower_window(self.ctx, a.nest, self._whole_steps(a.nest, region)))
+            elif op.reducer is None:
                 out.append(lower_spatial(self.ctx, op, region, self.ctx.places[name]))
             else:
                 inner = dict(zip((x.name for x in op.axes), region, strict=True))
                 out.append(lower_nest(self.ctx, a.nest, inner))
+        return out
+
+    def _whole_steps(self, nest: Nest, region: tuple[Span, ...]) -> Spans:
+        """A region of straight code: part of the axes of which a tile has one position, all of the others."""
+        out = {}
+        for a, span in zip(self.ctx.op(nest.stage).axes, region, strict=True):
+            if span.extent < a.extent:
+                if nest.split(a.name).params or any(x.axis == a.name for x in nest.groups[-1]):
+                    raise ScheduleError(
+                        f"sketch {self.ctx.sketch.key}: part of {nest.stage}'s axis {a.name} is straight code"
+                    )
+                out[a.name] = span
         return out
 
     # -- the tile ----------------------------------------------------------------------------
@@ -208,6 +231,8 @@ class NestLowering:
         """Initialise, reduce and finish what the loops so far have fixed."""
         if self.nest.vector in self.reduce_names:
             return reduce_by_lanes(self)
+        if self.nest.consumer is not None:
+            return self.consumed_tile(self.nest.consumer)
         inner_spatial = [
             x
             for g in self.nest.groups[self.nest.finish : self.tile]
@@ -343,18 +368,43 @@ class NestLowering:
             body = substitute(last.body, {a.name: i for a, i in zip(last.axes, indices, strict=True)})
             result = value
             value = self.ctx.resolve(body, lambda r: result if r.tensor.name == self.nest.stage else None)
-        return self.store(self.dest, indices, value)
+        return self.store(self.ctx.places[self.nest.output], indices, value)
 
     # -- accumulation in memory --------------------------------------------------------------
+
+    def consumed_tile(self, consumer: Consumer) -> Stmt:
+        """Reduce into a tile buffer, register tile by register tile, and compute the consumer from it."""
+        spans = {axis: self._ragged(axis, span) for axis, span in self.spans_at(self.nest.finish).items()}
+        self.buffer = place = self._tile_place(tuple(spans[a.name] for a in self.op.axes))
+
+        def whole() -> Stmt:
+            return self.register_tiles(self.nest.finish + 1, self.init_identity, self.store_tile)
+
+        body = self.group(self.nest.finish, whole)
+        self.ctx.places[self.nest.output] = place
+        windows = {axis: self._steps(mine, spans[mine], step) for mine, axis, step in consumer.axes}
+        return seq(body, lower_window(self.ctx, consumer.nest, windows))
+
+    def _steps(self, axis: str, span: Span, step: int) -> Span:
+        """A span counted in steps of several positions."""
+        if span.extent % step and span.extent < self.extent[axis]:
+            raise ScheduleError(f"sketch {self.ctx.sketch.key}: {axis} is cut inside {step} neighbours")
+        base, limit = simplify(span.base // step, self.ctx.ranges), None
+        if span.limit is not None:
+            limit = simplify((span.limit + (step - 1)) // step, self.ctx.ranges)
+        return Span(base, -(-span.extent // step), limit)
+
+    def _tile_place(self, region: tuple[Span, ...]) -> Place:
+        shape = tuple(max(s.extent, 1) for s in region)
+        buffer = self.ctx.new_buffer(f"{self.nest.stage}_tile", shape, self.dtype, Scope.THREAD)
+        return Place(buffer, tuple(s.base for s in region))
 
     def buffered_tile(self) -> Stmt:
         """Reduce into a tile buffer that several passes over register tiles add to."""
         spans = self.spans_at(self.nest.finish)
         region = tuple(self._ragged(a.name, spans[a.name]) for a in self.op.axes)
-        shape = tuple(max(s.extent, 1) for s in region)
-        buffer: Buffer = self.ctx.new_buffer(f"{self.nest.stage}_tile", shape, self.dtype, Scope.THREAD)
-        place = Place(buffer, tuple(s.base for s in region))
-        self.buffer = place
+        self.buffer = place = self._tile_place(region)
+        buffer = place.buffer
         fill = lower_spatial(self.ctx, self.op, region, place, value=identity_of(self.op))
         body = self.inner_groups(self.nest.finish)
         last = self.op if self.nest.epilogue is None else self.ctx.op(self.nest.epilogue)
@@ -367,7 +417,9 @@ class NestLowering:
         value = None
         if self.nest.epilogue is None:
             value = Read(self.ctx.sketch.dag.tensor(self.nest.stage), tuple(a.var for a in self.op.axes))
-        done = lower_spatial(self.ctx, last, region, self.dest, value=value, override=from_buffer)
+        done = lower_spatial(
+            self.ctx, last, region, self.ctx.places[self.nest.output], value=value, override=from_buffer
+        )
         return seq(fill, body, done)
 
     def _ragged(self, axis: str, span: Span) -> Span:
