@@ -23,7 +23,6 @@ from seer.errors import SeerError, UserError
 from seer.frontend.onnx import from_onnx
 from seer.graph import reference
 from seer.graph.graph import Graph
-from seer.graph.partition import partition
 from seer.runtime.target import Target
 from seer.runtime.timing import medians
 from seer.search.families import RULES, families_of
@@ -204,7 +203,7 @@ def _tune(args: argparse.Namespace) -> int:
 
 def _families(args: argparse.Namespace) -> int:
     model, target = _load(args)
-    tasks = tasks_of(partition(driver.prepare(model, args.dtype)), target)
+    tasks = tasks_of(*driver.kernels_of(driver.prepare(model, args.dtype), target))
     names = families_of(tasks, args.rule)
     for family in dict.fromkeys(names):
         members = [t for t, n in zip(tasks, names, strict=True) if n == family]

@@ -20,8 +20,9 @@ from seer.errors import BuildError, ScheduleError, UserError
 from seer.graph.graph import Graph
 from seer.graph.narrow import narrow, storage_type
 from seer.graph.ops.common import is_whole
-from seer.graph.partition import partition, weight_bytes
+from seer.graph.partition import Partition, partition, weight_bytes
 from seer.graph.passes import optimize
+from seer.graph.regions import sliced
 from seer.ir.dag import ComputeDAG
 from seer.ir.sketch import Sketch
 from seer.progress import Display
@@ -81,8 +82,7 @@ def compile(
     _check(model)
     backend, chosen = resolved(target)
     graph = prepare(model, dtype)
-    parts = partition(graph)
-    chosen = chosen.within(weight_bytes(parts))
+    parts, chosen = kernels_of(graph, chosen)
     with _opened(records) as database:
         dags = {s.dag.workload_key: s.dag for s in parts.subgraphs}
         candidates = {key: best_candidate(dag, chosen, database, exact) for key, dag in dags.items()}
@@ -154,8 +154,7 @@ def tune(
     seed = flags.seed() if seed is None else _checked_seed(seed)
     how = strategy_of(strategy)
     graph = prepare(model, dtype)
-    parts = partition(graph)
-    chosen = chosen.within(weight_bytes(parts))
+    parts, chosen = kernels_of(graph, chosen)
     tasks = tasks_of(parts, chosen, exact)
     if trials is None and seconds is None:
         trials = 64 * len(tasks)
@@ -253,6 +252,13 @@ def prepare(model: Graph, dtype: str = "float32") -> Graph:
     stored = storage_type(dtype)
     graph = optimize(model)
     return graph if stored is None else narrow(graph, stored)
+
+
+def kernels_of(graph: Graph, target: Target) -> tuple[Partition, Target]:
+    """A prepared graph cut into kernels, and the target as they will find it."""
+    parts = partition(graph)
+    chosen = target.within(weight_bytes(parts))
+    return sliced(parts, chosen), chosen
 
 
 # -- kernels -------------------------------------------------------------------------------------

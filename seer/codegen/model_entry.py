@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, Union
 
 
@@ -14,10 +14,12 @@ class Slot:
     Attributes:
         kind: a table of pointers that the caller passes, or the arena.
         index: the position in the table; for the arena, the offset in bytes.
+        stride: bytes to the next slice, in a loop; 0 if all its turns have the same address.
     """
 
     kind: Literal["inputs", "outputs", "constants", "arena"]
     index: int
+    stride: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,15 @@ class Copy:
     size_bytes: int
 
 
-Step = Union[KernelCall, Copy]
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Call some kernels `count` times, each time on the next slice of the slots that have a stride."""
+
+    count: int
+    calls: tuple[KernelCall, ...]
+
+
+Step = Union[KernelCall, Copy, Loop]
 
 
 _PARAMS = "ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, i32 %num_threads"
@@ -50,32 +60,25 @@ def model_entry(name: str, steps: Sequence[Step], scratch_offset: int) -> str:
 
     The kernels' shared scratch begins `scratch_offset` bytes into the arena.
     """
-    pointers: dict[Slot, str] = {}
-    setup: list[str] = []
-    body: list[str] = []
-
-    def pointer(slot: Slot) -> str:
-        if slot not in pointers:
-            pointers[slot] = f"%{slot.kind}_{slot.index}"
-            setup.extend(_address(slot, pointers[slot]))
-        return pointers[slot]
-
-    for step in steps:
+    entry = _Entry()
+    for number, step in enumerate(steps):
         match step:
-            case KernelCall(symbol, args):
-                passed = ", ".join(f"ptr {pointer(a)}" for a in args)
-                body.append(f"  call void @{symbol}({passed}, ptr %scratch, i32 %num_threads)")
+            case KernelCall():
+                entry.call(step)
             case Copy(source, destination, size_bytes):
-                to, frm = pointer(destination), pointer(source)
-                body.append(
+                to, frm = entry.pointer(destination), entry.pointer(source)
+                entry.body.append(
                     f"  call void @llvm.memcpy.p0.p0.i64(ptr {to}, ptr {frm}, i64 {size_bytes}, i1 false)"
                 )
+            case Loop():
+                entry.loop(step, number)
     return "\n".join(
         (
             f"define void @{name}({_PARAMS}) {{",
+            "entry:",
             f"  %scratch = getelementptr i8, ptr %arena, i64 {scratch_offset}",
-            *setup,
-            *body,
+            *entry.setup,
+            *entry.body,
             "  ret void",
             "}",
             *_declarations(steps),
@@ -83,6 +86,59 @@ def model_entry(name: str, steps: Sequence[Step], scratch_offset: int) -> str:
             "",
         )
     )
+
+
+@dataclass
+class _Entry:
+    """The function's instructions; those in `setup` come first."""
+
+    setup: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    block: str = "entry"  # the one that `body` ends in
+    _pointers: dict[Slot, str] = field(default_factory=dict)
+
+    def pointer(self, slot: Slot) -> str:
+        """The address of a slot, of its first slice if it has a stride."""
+        first = replace(slot, stride=0)
+        if first not in self._pointers:
+            self._pointers[first] = f"%{slot.kind}_{slot.index}"
+            self.setup += _address(first, self._pointers[first])
+        return self._pointers[first]
+
+    def call(self, call: KernelCall, moved: Mapping[Slot, str] | None = None) -> None:
+        """A call of a kernel; `moved` has the addresses of slots with a stride."""
+        passed = ", ".join(f"ptr {moved[a] if moved and a in moved else self.pointer(a)}" for a in call.args)
+        self.body.append(f"  call void @{call.symbol}({passed}, ptr %scratch, i32 %num_threads)")
+
+    def loop(self, loop: Loop, number: int) -> None:
+        """A block that runs `count` times."""
+        head, after, turn = f"loop{number}", f"after{number}", f"%turn{number}"
+        self.body += [
+            f"  br label %{head}",
+            f"{head}:",
+            f"  {turn} = phi i64 [ 0, %{self.block} ], [ {turn}.next, %{head} ]",
+        ]
+        moved: dict[Slot, str] = {}
+        for slot in dict.fromkeys(a for c in loop.calls for a in c.args if a.stride):
+            moved[slot] = f"{self.pointer(slot)}.{number}.{slot.stride}"
+            self.body += [
+                f"  {moved[slot]}.by = mul i64 {turn}, {slot.stride}",
+                f"  {moved[slot]} = getelementptr i8, ptr {self.pointer(slot)}, i64 {moved[slot]}.by",
+            ]
+        for call in loop.calls:
+            self.call(call, moved)
+        self.body += [
+            f"  {turn}.next = add i64 {turn}, 1",
+            f"  {turn}.more = icmp ult i64 {turn}.next, {loop.count}",
+            f"  br i1 {turn}.more, label %{head}, label %{after}",
+            f"{after}:",
+        ]
+        self.block = after
+
+
+def num_calls(steps: Sequence[Step]) -> int:
+    """Kernel calls and copies of one run."""
+    return sum(s.count * len(s.calls) if isinstance(s, Loop) else 1 for s in steps)
 
 
 def _address(slot: Slot, result: str) -> list[str]:
@@ -96,5 +152,8 @@ def _address(slot: Slot, result: str) -> list[str]:
 
 
 def _declarations(steps: Sequence[Step]) -> list[str]:
-    counts = {s.symbol: len(s.args) for s in steps if isinstance(s, KernelCall)}
+    calls = [
+        c for s in steps for c in (s.calls if isinstance(s, Loop) else (s,)) if isinstance(c, KernelCall)
+    ]
+    counts = {c.symbol: len(c.args) for c in calls}
     return [f"declare void @{symbol}({'ptr, ' * n}ptr, i32)" for symbol, n in counts.items()]

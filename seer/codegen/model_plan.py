@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from seer.codegen.artifact import ArgSpec, PackSpec
 from seer.codegen.memory_plan import Lifetime, plan_memory
-from seer.codegen.model_entry import Copy, KernelCall, Slot, Step
+from seer.codegen.model_entry import Copy, KernelCall, Loop, Slot, Step
 from seer.codegen.weights import Weight, Weights
 from seer.graph.graph import Graph, Value
-from seer.graph.partition import Partition
+from seer.graph.partition import Partition, Subgraph
 
 
 class KernelLike(Protocol):
@@ -70,12 +70,16 @@ def plan_model(graph: Graph, partition: Partition, kernels: Sequence[KernelT]) -
     """
     layout = _Layout(graph, partition)
     steps: list[Step] = []
-    for subgraph, artifact in zip(partition.subgraphs, kernels, strict=True):
-        if artifact.args[-1].size_bytes == 0:
-            continue
-        values = (*subgraph.inputs, subgraph.output)
-        slots = tuple(layout.slot(v, a) for v, a in zip(values, artifact.args, strict=True))
-        steps.append(KernelCall(artifact.name, slots))
+    for region in partition.runs():
+        calls = tuple(
+            KernelCall(kernels[k].name, layout.slots(partition.subgraphs[k], kernels[k].args, region.count))
+            for k in range(region.start, region.stop)
+            if kernels[k].args[-1].size_bytes
+        )
+        if region.count == 1:
+            steps += calls
+        elif calls:
+            steps.append(Loop(region.count, calls))
     steps += layout.output_copies()
     return ModelPlan(
         name=graph.name,
@@ -111,7 +115,7 @@ class _Layout:
     """Where each value of the graph is stored; a view is stored where its origin is."""
 
     def __init__(self, graph: Graph, partition: Partition) -> None:
-        self._aliases = partition.aliases
+        self._origin = partition.origin
         self._graph = graph
         self.constants = _Constants()
         self._slots = {v: Slot("inputs", k) for k, v in enumerate(graph.inputs)}
@@ -120,10 +124,21 @@ class _Layout:
             origin = self._origin(v)
             if origin in computed and origin not in self._slots:
                 self._slots[origin] = Slot("outputs", k)  # the kernel writes the output itself
+        self._passing: set[Value] = set()  # of which there is one slice at a time
         self.arena_bytes = self._place_intermediates(partition)
 
+    def slots(self, s: Subgraph, args: Sequence[ArgSpec], count: int) -> tuple[Slot, ...]:
+        """The slots of a kernel's arguments, in a region of `count` slices or (1) in none."""
+        sliced = s.sliced | {s.output} if count > 1 else set()
+        out = []
+        for v, spec in zip((*s.inputs, s.output), args, strict=True):
+            is_whole = v not in sliced or self._origin(v) in self._passing
+            slot = self.slot(v, spec)
+            out.append(slot if is_whole else replace(slot, stride=_spec(v).size_bytes // count))
+        return tuple(out)
+
     def slot(self, value: Value, spec: ArgSpec) -> Slot:
-        """The slot of a kernel's argument."""
+        """The slot of a whole array, or the only one of the slices of what stays in a region."""
         origin = self._origin(value)
         if origin.node.op == "constant":
             return self.constants.slot(origin, spec)
@@ -139,20 +154,28 @@ class _Layout:
                 copies.append(Copy(source, here, spec.size_bytes))
         return copies
 
-    def _origin(self, value: Value) -> Value:
-        while value in self._aliases:
-            value = self._aliases[value]
-        return value
-
     def _place_intermediates(self, partition: Partition) -> int:
-        """Give every computed value that has no slot yet its place in the arena; return its size."""
+        """Give every computed value that has no slot yet its place in the arena; return its size.
+
+        What only one region makes and reads needs room for one slice; other values that a region makes
+        or reads are in use from its first kernel on, or to its last.
+        """
+        region = {k: r for r in partition.runs() for k in range(r.start, r.stop)}
         first: dict[Value, int] = {}
         last: dict[Value, int] = {}
-        for step, s in enumerate(partition.subgraphs):
-            first[s.output] = last[s.output] = step
+        for k, s in enumerate(partition.subgraphs):
+            first[s.output] = last[s.output] = k
             for v in s.inputs:
-                last[self._origin(v)] = step
+                last[self._origin(v)] = k
+        lives = []
         values = [v for v in first if v not in self._slots]
-        plan = plan_memory([Lifetime(_spec(v).size_bytes, first[v], last[v]) for v in values])
+        for v in values:
+            made, read = region[first[v]], region[last[v]]
+            if made is read and made.count > 1:
+                self._passing.add(v)
+                lives.append(Lifetime(_spec(v).size_bytes // made.count, first[v], last[v]))
+            else:
+                lives.append(Lifetime(_spec(v).size_bytes, made.start, read.stop - 1))
+        plan = plan_memory(lives)
         self._slots |= {v: Slot("arena", o) for v, o in zip(values, plan.offsets, strict=True)}
         return plan.size_bytes

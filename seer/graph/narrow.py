@@ -52,13 +52,7 @@ def narrow(graph: Graph, dtype: str, min_between_bytes: int = MIN_BETWEEN_BYTES)
 def _between_kernels(graph: Graph, min_bytes: int) -> set[Value]:
     """Large float32 values that one kernel writes and others read."""
     parts = partition(graph)
-
-    def root(v: Value) -> Value:
-        while v in parts.aliases:
-            v = parts.aliases[v]
-        return v
-
-    outputs = {root(v) for v in graph.outputs}
+    outputs = {parts.origin(v) for v in graph.outputs}
     return {
         s.output
         for s in parts.subgraphs

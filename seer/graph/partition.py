@@ -38,13 +38,32 @@ class Subgraph:
         inputs: what the kernel reads, constants included, in the order of the DAG's inputs.
         output: what it computes.
         dag: its tensor expressions; names depend on its structure alone, so equal subgraphs of any
-            model have equal DAGs.
+            model have equal DAGs. In a region it is that of one slice.
+        sliced: in a region, those of the inputs of which it reads one slice at a time.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
     output: Value
     dag: ComputeDAG
+    sliced: frozenset[Value] = frozenset()
+
+
+@dataclass(frozen=True)
+class Region:
+    """Neighbouring kernels that run slice by slice: all of them for the first slice, then for the next.
+
+    Slice k of an array is the k-th of `count` equal pieces of its memory.
+
+    Attributes:
+        start: position of its first kernel.
+        stop: position after its last kernel.
+        count: number of slices.
+    """
+
+    start: int
+    stop: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -54,16 +73,41 @@ class Partition:
     Attributes:
         subgraphs: in an order in which they can run.
         aliases: values that are another value's memory under another shape.
+        regions: in the order of their kernels, without overlap; what is in none runs for the whole batch.
     """
 
     subgraphs: tuple[Subgraph, ...]
     aliases: Mapping[Value, Value]
+    regions: tuple[Region, ...] = ()
+
+    def origin(self, value: Value) -> Value:
+        """The value in whose memory another lies."""
+        while value in self.aliases:
+            value = self.aliases[value]
+        return value
+
+    def runs(self) -> list[Region]:
+        """The regions, and each other kernel as one of its own with a single slice, in order."""
+        out: list[Region] = []
+        for r in (*self.regions, Region(len(self.subgraphs), len(self.subgraphs), 1)):
+            begin = out[-1].stop if out else 0
+            out += [Region(k, k + 1, 1) for k in range(begin, r.start)]
+            out += [r] if r.stop > r.start else []
+        return out
+
+    def counts(self) -> list[int]:
+        """How often each kernel runs: the number of its slices."""
+        return [r.count for r in self.runs() for _ in range(r.start, r.stop)]
 
     def __str__(self) -> str:
         lines = []
-        for s in self.subgraphs:
-            ops = " + ".join(n.op for n in s.nodes)
-            lines.append(f"{s.output.name}: {s.output.dtype}{list(s.output.shape)} = {ops}")
+        for r in self.runs():
+            if r.count > 1:
+                lines.append(f"{r.count} slices, one after another:")
+            for s in self.subgraphs[r.start : r.stop]:
+                ops = " + ".join(n.op for n in s.nodes)
+                indent = "  " if r.count > 1 else ""
+                lines.append(f"{indent}{s.output.name}: {s.output.dtype}{list(s.output.shape)} = {ops}")
         return "\n".join(lines)
 
 
@@ -92,8 +136,13 @@ def weight_bytes(parts: Partition) -> list[int]:
     for s in parts.subgraphs:
         mine = {v for v in s.inputs if v.node.op == "constant"} - seen
         seen |= mine
-        out.append(sum(math.prod(v.shape) * dtype_of(v.dtype).size_bytes for v in mine))
+        out.append(sum(map(size_of, mine)))
     return out
+
+
+def size_of(v: Value) -> int:
+    """Bytes of a value."""
+    return math.prod(v.shape) * dtype_of(v.dtype).size_bytes
 
 
 @dataclass

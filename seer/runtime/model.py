@@ -12,7 +12,7 @@ from seer import memory
 from seer.codegen.artifact import Artifact
 from seer.codegen.build import compile_module
 from seer.codegen.memory_plan import align
-from seer.codegen.model_entry import model_entry
+from seer.codegen.model_entry import model_entry, num_calls
 from seer.codegen.model_plan import ModelPlan
 from seer.codegen.weights import Weights
 from seer.dtypes import numpy_dtype
@@ -112,8 +112,8 @@ class CompiledModel:
 
     @property
     def num_kernels(self) -> int:
-        """Kernel calls of one run."""
-        return len(self._plan.steps)
+        """Kernel calls and copies of one run."""
+        return num_calls(self._plan.steps)
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(describe, self.inputs))

@@ -53,15 +53,16 @@ class SearchTask:
 def tasks_of(partition: Partition, target: Target, exact: bool = False) -> list[SearchTask]:
     """One task per distinct subgraph of a model, in the order of first use.
 
-    Subgraphs whose output has no elements need no code and make no task.
+    A subgraph counts once for each of its slices. Those whose output has no elements need no code and
+    make no task.
     """
     weights: dict[str, int] = {}
     dags: dict[str, ComputeDAG] = {}
-    for s in partition.subgraphs:
+    for s, count in zip(partition.subgraphs, partition.counts(), strict=True):
         if 0 in s.dag.output.shape:
             continue
         dags.setdefault(s.dag.workload_key, s.dag)
-        weights[s.dag.workload_key] = weights.get(s.dag.workload_key, 0) + 1
+        weights[s.dag.workload_key] = weights.get(s.dag.workload_key, 0) + count
     return [SearchTask(dag, target, weights[key], task_name(dag), exact) for key, dag in dags.items()]
 
 

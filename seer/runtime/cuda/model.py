@@ -9,7 +9,7 @@ import numpy as np
 
 from seer.codegen.artifact import ArgSpec
 from seer.codegen.cuda.module import ALIGNMENT, CudaModule
-from seer.codegen.model_entry import Copy, KernelCall, Slot
+from seer.codegen.model_entry import Copy, KernelCall, Loop, Slot
 from seer.codegen.model_plan import ModelPlan
 from seer.runtime.binding import bind_inputs, describe
 from seer.runtime.cuda.device import Device, Memory
@@ -56,6 +56,7 @@ class CudaModel:
         }
         for memory, weight in zip(self._tables["constants"], plan.constants.take(), strict=True):
             device.write(memory, weight.array())
+        assert not any(isinstance(s, Loop) for s in plan.steps), "slices are for caches of CPUs"
         kernels = {k.name: LoadedKernel(device, k) for k in plan.artifacts}
         self._steps = [
             self._bind_copy(s) if isinstance(s, Copy) else self._bind_call(s, kernels[s.symbol])
