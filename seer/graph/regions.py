@@ -54,10 +54,10 @@ def choose(parts: Partition, target: Target) -> list[Region]:
     out = []
     stop = n
     while stop:
-        region = best[stop][1]
-        if region is not None:
-            out.append(region)
-        stop = region.start if region is not None else stop - 1
+        last = best[stop][1]
+        if last is not None:
+            out.append(last)
+        stop = last.start if last is not None else stop - 1
     return out[::-1]
 
 

@@ -56,12 +56,14 @@ class CudaModel:
         }
         for memory, weight in zip(self._tables["constants"], plan.constants.take(), strict=True):
             device.write(memory, weight.array())
-        assert not any(isinstance(s, Loop) for s in plan.steps), "slices are for caches of CPUs"
         kernels = {k.name: LoadedKernel(device, k) for k in plan.artifacts}
-        self._steps = [
-            self._bind_copy(s) if isinstance(s, Copy) else self._bind_call(s, kernels[s.symbol])
-            for s in plan.steps
-        ]
+        self._steps: list[_Call | _CopyCall] = []
+        for step in plan.steps:
+            assert not isinstance(step, Loop), "slices are for the caches of CPUs"
+            if isinstance(step, Copy):
+                self._steps.append(self._bind_copy(step))
+            else:
+                self._steps.append(self._bind_call(step, kernels[step.symbol]))
 
     def __call__(self, *arrays: Any, **named: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """Run the model once.
