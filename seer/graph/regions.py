@@ -38,14 +38,14 @@ def sliced(parts: Partition, target: Target) -> Partition:
 def choose(parts: Partition, target: Target) -> list[Region]:
     """The regions of a partition that save the most time, by the model."""
     traffic = _Traffic(parts, target)
-    if not any(traffic.moved_s):
+    n = len(parts.subgraphs)
+    if not traffic.may_save_s(0):
         return []
     slices = Slices(parts)
-    n = len(parts.subgraphs)
     best: list[tuple[float, Region | None]] = [(0.0, None)]  # seconds saved by the first kernels
     found: list[list[tuple[float, Region]]] = [[] for _ in range(n + 1)]  # by the end
     for start in range(n):
-        for count in slices.counts(start):
+        for count in slices.counts(start) if traffic.leaves(start) else ():
             for region, gain_s in traffic.stretches(slices, start, count):
                 found[region.stop].append((gain_s, region))
     for stop in range(1, n + 1):
@@ -83,11 +83,7 @@ class _Read:
 
 
 class _Traffic:
-    """Seconds that a target takes to move the arrays of a partition.
-
-    Attributes:
-        moved_s: of each kernel, unsliced.
-    """
+    """Seconds that a target takes to move the arrays of a partition."""
 
     def __init__(self, parts: Partition, target: Target) -> None:
         self._target = target
@@ -96,11 +92,19 @@ class _Traffic:
         self._outputs = [size_of(s.output) for s in parts.subgraphs]
         self._reads = _reads(parts)
         self._sum_outputs, self._sum_weights = _sums(self._outputs), _sums(self._weights)
-        self.moved_s = [self._moved_s(k) for k in range(len(parts.subgraphs))]
         flop_per_s = FLOP_PER_LANE_S * target.lanes("float32") * target.num_threads
-        self._sum_s = _sums(
-            [m + s.dag.flop_count / flop_per_s for m, s in zip(self.moved_s, parts.subgraphs, strict=True)]
-        )
+        moved = [self._moved(k) / DRAM_BYTES_PER_S for k in range(len(parts.subgraphs))]
+        work = [s.dag.flop_count / flop_per_s for s in parts.subgraphs]
+        self._sum_moved_s, self._sum_work_s = _sums(moved), _sums(work)
+        self._leave = {r.made for k, reads in enumerate(self._reads) for r in reads if self._missed(r, k, 1)}
+
+    def may_save_s(self, start: int) -> float:
+        """Seconds that could be saved at most from kernel `start` on."""
+        return self._sum_moved_s[-1] - self._sum_moved_s[start]
+
+    def leaves(self, k: int) -> bool:
+        """Whether some of kernel k's output leaves the cache before it is read: a region can begin there."""
+        return k in self._leave
 
     def stretches(self, slices: Slices, start: int, count: int) -> list[tuple[Region, float]]:
         """Regions from `start` on that pay, and the seconds that each saves."""
@@ -111,7 +115,9 @@ class _Traffic:
             if not slices.allow(k, start, count):
                 break
             for r in self._reads[k]:
-                if r.before < start:
+                if r.before < 0:
+                    pass  # it is in no cache either way
+                elif r.before < start:
                     arriving.append((r.size_bytes, self._missed(r, k, 1)))
                 else:
                     saved += r.size_bytes * (self._missed(r, k, 1) - self._missed(r, k, count))
@@ -123,25 +129,28 @@ class _Traffic:
             resident = weights + widest / count
             late = sum(size * max(0, self._miss(size + resident) - missed) for size, missed in arriving)
             moved = saved - late - (count - 1) * weights * self._miss(resident)
-            calls = (count - 1) * (k + 1 - start)
-            gain_s = moved / DRAM_BYTES_PER_S - (count - 1) * again / L3_BYTES_PER_S - calls * CALL_S
-            if gain_s > MIN_GAIN * (self._sum_s[k + 1] - self._sum_s[start]):
+            calls_s = CALL_S * (count - 1) * (k + 1 - start) + (count - 1) * again / L3_BYTES_PER_S
+            work_s = self._sum_work_s[k + 1] - self._sum_work_s[start]
+            if self.may_save_s(start) - calls_s < MIN_GAIN * work_s:  # nor will it be worth it further on
+                break
+            gain_s = moved / DRAM_BYTES_PER_S - calls_s
+            if gain_s > MIN_GAIN * (work_s + self._sum_moved_s[k + 1] - self._sum_moved_s[start]):
                 out.append((Region(start, k + 1, count), gain_s))
         return out
 
-    def _moved_s(self, k: int) -> float:
-        """Seconds for what kernel k reads from memory, and for writing what it is the last to read."""
+    def _moved(self, k: int) -> float:
+        """Bytes that kernel k reads again from memory, and twice what it is the last to read."""
         moved = 0.0
         for r in self._reads[k]:
             moved += r.size_bytes * self._missed(r, k, 1)
             if r.made >= 0 and r.is_last:
                 moved += 2 * r.size_bytes * self._left(r.made, k, 1)
-        return moved / DRAM_BYTES_PER_S
+        return moved
 
     def _missed(self, r: _Read, k: int, count: int) -> float:
-        """How much of a read by kernel k misses: a number from 0 to 1."""
+        """How much of a read by kernel k misses that need not: a number from 0 to 1."""
         if r.before < 0:
-            return 1.0
+            return 0.0
         return self._miss(r.bytes_since(self._between(r.before, k, count), count))
 
     def _left(self, made: int, k: int, count: int) -> float:
