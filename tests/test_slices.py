@@ -35,7 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mobilenet_v2": {"image": 32, "classes": 10, "width": 0.25},
     "bert_base": {"layers": 2, "seq_len": 8, "hidden": 16, "heads": 2, "vocabulary": 100},
     "vit_base": {"image": 32, "layers": 1, "hidden": 32, "heads": 2, "classes": 10},
-    "gpt2": {"layers": 1, "sequence": 8, "hidden": 16, "heads": 2, "vocabulary": 50},
+    "gpt2": {"layers": 1, "sequence": 8, "hidden": 16, "heads": 2, "vocabulary": 100},
 }
 
 

@@ -22,7 +22,7 @@ DRAM_BYTES_PER_S = 20e9
 L3_BYTES_PER_S = 40e9
 FLOP_PER_LANE_S = 8e9  # per second and lane of a vector
 CALL_S = 5e-6  # of a kernel: its threads meet, and its first accesses are far away
-MIN_GAIN = 0.05  # of the time of a stretch, so that slices are worth kernels of their own
+MIN_GAIN = 0.1  # of the time of a stretch, so that slices are worth kernels of their own
 
 
 def sliced(parts: Partition, target: Target) -> Partition:
