@@ -6,7 +6,7 @@ import numpy as np
 
 from seer.dtypes import convert, is_narrow
 from seer.ir.dag import ComputeDAG
-from seer.ir.expr import all_of, call, maximum, select
+from seer.ir.expr import all_of, as_expr, call, maximum, select
 from seer.ir.tensor import MAX, SUM, Reducer, compute, placeholder, reduce_axis
 
 
@@ -174,6 +174,17 @@ def transpose(rows: int, columns: int) -> ComputeDAG:
     return ComputeDAG(compute((columns, rows), lambda i, j: x[j, i] * 2.0, "y"), [x])
 
 
+def shifted(rows: int, columns: int) -> ComputeDAG:
+    """exp of the row above (of the first 0), and twice the row below (of the last 0)."""
+    x = placeholder((rows, columns), name="x")
+
+    def both(i, j):  # type: ignore[no-untyped-def]
+        above = select(as_expr(1) <= i, call("exp", x[i - 1, j]), 0.0)
+        return above + select(as_expr(rows - 1) <= i, 0.0, x[i + 1, j] * 2.0)
+
+    return ComputeDAG(compute((rows, columns), both, "y"), [x])
+
+
 def reshape(a: int, b: int, c: int) -> ComputeDAG:
     """(a, b * c) read as (a * b, c), then transposed."""
     x = placeholder((a, b * c), name="x")
@@ -212,6 +223,7 @@ PROGRAMS: dict[str, ComputeDAG] = {
     "gelu": gelu(3, 37),
     "gelu_scalar": gelu(),
     "gelu_empty": gelu(3, 0),
+    "shifted": shifted(7, 64),
     "transpose": transpose(13, 7),
     "reshape": reshape(3, 4, 5),
     "gather": gather(7, 5, 11),

@@ -11,7 +11,7 @@ from programs import PROGRAMS, batch_matmul, conv, layer_norm, matmul, random_in
 from seer.codegen.cuda import generate
 from seer.errors import TargetError
 from seer.ir.dag import ComputeDAG
-from seer.ir.expr import call, cast, maximum, select
+from seer.ir.expr import all_of, as_expr, call, cast, maximum, select
 from seer.ir.tensor import MIN, SUM, compute, placeholder, reduce_axis
 from seer.runtime.emulate import compiler
 from seer.search.defaults import default_row
@@ -41,6 +41,29 @@ def faults_of(dag: ComputeDAG, rows: int) -> list[str]:
 @pytest.mark.parametrize("name", DAGS)
 def test_every_sketch(name: str) -> None:
     assert not faults_of(DAGS[name], 0)
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+def test_one_side_of_a_choice_is_not_read_on_the_other(stored: str) -> None:
+    """Vectors of what is computed from on one side are loaded where that side is taken."""
+    dag = PROGRAMS["shifted"]
+    x = placeholder((1, 6, 6, 16), dtype=stored, name="x")
+    window = [reduce_axis(3, name) for name in "hw"]
+
+    def padded(n, h, w, c):  # type: ignore[no-untyped-def]
+        inside = all_of(as_expr(1) <= h, h < 7, as_expr(1) <= w, w < 7)
+        return select(inside, call("exp", cast(x[n, h - 1, w - 1, c], "float32")), 0.0)
+
+    pad = compute((1, 8, 8, 16), padded, "pad")
+    sums = compute(
+        (1, 6, 6, 16),
+        lambda n, h, w, c: pad[n, h + window[0].var, w + window[1].var, c] * 0.5,
+        "y",
+        reduce=window,
+        reducer=SUM,
+    )
+    for d in [ComputeDAG(sums, [x]), *([dag] if stored == "float32" else [])]:
+        assert not faults_of(d, 4)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cuda_batch import Candidate, modules_of, run, source_of
 from cuda_helpers import CUDA, expected_of, random_rows
-from programs import column_max, conv, layer_norm, matmul, random_inputs
+from programs import column_max, conv, layer_norm, matmul, random_inputs, shifted
 
 from seer.codegen.cuda.exprs import Writer
 from seer.codegen.gpu import combine, flat, mma, pipeline, rows, staged, tiled
@@ -26,6 +26,7 @@ DAGS = {
     "conv": conv(7, 5, 8, 19, 3),
     "layer_norm": layer_norm(5, 70),
     "columns": column_max(70, 5),
+    "shifted": shifted(6, 64),
 }
 Change = Callable[[pytest.MonkeyPatch], None]
 
@@ -56,6 +57,7 @@ GROUPS: dict[str, tuple[str, str, dict[str, int]]] = {
     "rows": ("layer_norm", "rows", {"threads": 64}),
     "columns": ("columns", "cross-thread", {"threads": 8}),
     "flat": ("columns", "flat", {}),
+    "choice": ("shifted", "simple", {"items": 4}),
 }
 
 
@@ -162,6 +164,14 @@ def small_shared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Context, "new_buffer", new_buffer)
 
 
+def loads_on_both_sides(patch: pytest.MonkeyPatch) -> None:
+    """Vectors of what one side of a choice computes from are loaded on the other, too."""
+    right = Writer.lanes
+    patch.setattr(
+        Writer, "lanes", lambda self, e, v, width, hoist, guard=None: right(self, e, v, width, hoist)
+    )
+
+
 def late_wait(patch: pytest.MonkeyPatch) -> None:
     """A block of the reduction is used while its copies may be on their way."""
     patch.setattr(pipeline, "WaitForCopies", lambda pending: WaitForCopies(pending + 1))
@@ -173,6 +183,7 @@ FAULTS: dict[str, tuple[str, Change]] = {
     "no barrier after the copies of a tile": ("tiled", no_barrier(tiled, 1, 2)),
     "no barrier in a pipeline": ("tiled ahead", no_barrier(pipeline)),
     "no barrier in a pipeline of matrices": ("mma ahead", no_barrier(pipeline)),
+    "what is not there is loaded": ("choice", loads_on_both_sides),
     "a pipeline that does not wait": ("tiled ahead", late_wait),
     "no barrier before the copies of matrices": ("mma", no_barrier(mma, 0, 2)),
     "no barrier after the copies of matrices": ("mma", no_barrier(mma, 1, 2)),
@@ -194,7 +205,7 @@ FAULTS: dict[str, tuple[str, Change]] = {
         for g in GROUPS
         if "tiled" in g or "mma" in g
     },
-    **{f"too little shared memory ({g})": (g, small_shared) for g in GROUPS if g != "flat"},
+    **{f"too little shared memory ({g})": (g, small_shared) for g in GROUPS if g not in ("flat", "choice")},
 }
 
 

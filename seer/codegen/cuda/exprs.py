@@ -304,20 +304,28 @@ class Writer:
             return f"{cond if binds <= _OR else f'({cond})'} ? {a} : {b}"
         return None
 
-    def lanes(self, e: Expr, v: str, width: int, hoist: Callable[[str, str], str]) -> Expr:
-        """`e` with loads of neighbours replaced by variables that `hoist` makes; see `lane`."""
+    def lanes(
+        self, e: Expr, v: str, width: int, hoist: Callable[[str, str], str], guard: Expr | None = None
+    ) -> Expr:
+        """`e` with loads of neighbours replaced by variables that `hoist` makes; see `lane`.
+
+        What is loaded on one side of a choice may not be there on the other: `guard` says where it is.
+        """
         if v not in variables(e):
             return e
-        text = self.vector(e, v, width)
+        loaded = e if guard is None else Select(guard, e, Const(0.0, e.dtype))
+        text = self.vector(loaded, v, width)
         if text is not None:
             return Var(f"{hoist(text, vector_type(e.dtype, width))}.{v}", e.dtype)
         if isinstance(e, Load):
             return e
-        kids = children(e)
-        if isinstance(e, Select) and v in variables(e.cond):
-            return e
-        new = tuple(self.lanes(k, v, width, hoist) for k in kids)
-        return rebuild(e, new)
+        if isinstance(e, Select):
+            if v in variables(e.cond):
+                return e
+            sides = ((e.a, e.cond), (e.b, Unary("not", e.cond)))
+            within = [(x, c if guard is None else Binary("and", guard, c)) for x, c in sides]
+            return rebuild(e, (e.cond, *(self.lanes(x, v, width, hoist, c) for x, c in within)))
+        return rebuild(e, tuple(self.lanes(k, v, width, hoist, guard) for k in children(e)))
 
     def lane(self, e: Expr, v: str, k: int) -> Expr:
         """One lane of what `lanes` gave."""
