@@ -130,6 +130,17 @@ def test_what_lies_between_the_stages_of_a_block_is_a_threads_own() -> None:
     assert len(loops) == 1
 
 
+def test_a_default_block_lies_in_the_cache_beside_the_weights() -> None:
+    target = replace(TARGET, l2_bytes=1 << 20)
+    sketch = blocks_of(Shape(1, 64, 64, 56, 56), target)
+    assert sketch is not None
+    program = lower(sketch, default_row(sketch, target), target).program
+    own = sum(b.size_bytes for b in program.buffers if b.scope is Scope.THREAD)
+    weights = next(b.size_bytes for b in program.params if b.name == "in1")
+    assert weights == 36 * 64 * 64 * 4
+    assert own + weights <= target.l2_bytes
+
+
 def test_blocks_are_for_weights_that_fit_a_cores_cache() -> None:
     assert blocks_of(SHAPES[0]) is not None
     assert blocks_of(SHAPES[0], replace(TARGET, l2_bytes=36 * 16 * 32 * 4 - 1)) is None

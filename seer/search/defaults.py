@@ -11,7 +11,7 @@ import numpy as np
 from seer.dtypes import dtype as dtype_of
 from seer.ir.dag import ComputeDAG, compute_op, expand
 from seer.ir.expr import reads, variables
-from seer.ir.sketch import PREFETCHED, Nest, Pack, Sketch, Split
+from seer.ir.sketch import PREFETCHED, Consumer, Nest, Pack, Sketch, Split
 from seer.ir.tensor import ComputeOp, Placeholder
 from seer.runtime.target import Target
 from seer.search import analysis
@@ -160,11 +160,22 @@ class _Tiles:
         }
         return sum(math.prod(t.shape) * dtype_of(t.dtype).size_bytes for t in tensors)
 
+    def _positions(self, consumer: Consumer, terms: int) -> int:
+        """Positions of a block: what is made for them lies in the cache beside what all blocks read."""
+        blocked = {mine for mine, _, _ in consumer.axes}
+        axes = self.sketch.dag.op(self.nest.stage).axes
+        whole = math.prod(a.extent for a in axes if a.name not in blocked)
+        wide = math.prod(a.extent for a in axes if a.name == self.nest.vector)
+        left = max(0, self.target.l2_bytes - self._shared_bytes())
+        return max(1, left // 2 // max(1, 4 * whole * (terms + wide)))
+
     def _blocks(self, deep: list[Split], rows: str | None, terms: int, out: dict[str, int]) -> None:
         """Group register tiles: rows that share a packed panel innermost, then panels."""
         tiles = {s.axis: -(-s.extent // out.get(s.params[-1], 1)) for s in deep}
         inner = next((s for s in deep if s.axis == rows), None)
         budget = max(1, self.target.l2_bytes // 2 // max(1, 4 * terms))
+        if self.nest.consumer is not None:
+            budget = self._positions(self.nest.consumer, terms)
         blocks = dict(tiles)
         if inner is not None and len(inner.params) >= 2:
             size = out.get(inner.params[-1], 1)
