@@ -15,10 +15,16 @@ from seer.ir.sketch import PREFETCHED, Consumer, Nest, Pack, Sketch, Split
 from seer.ir.tensor import ComputeOp, Placeholder
 from seer.runtime.target import Target
 from seer.search import analysis
+from seer.search.blocking import Blocking
 from seer.search.gpu_defaults import gpu_default_number, gpu_default_row
 from seer.search.rules import generate_sketches
 
 FEW_TILES = 4  # register tiles to a panel of weights: it is asked for ahead
+UNROLL = 64  # statements that a reduce loop next to the register tile is unrolled to
+LATENCY = 8  # sums that two units with a latency of four cycles work on at a time
+CACHE_TILED = 2  # groups round the reduction where its blocks add to a tile in memory
+PANELS = 4  # that one block of rows is read for while it is in the first-level cache
+FEW_ROWS = 4  # register tiles that share a panel: too few for a block of it to pay
 MANY_USES = 1024  # of each element: a copy made at run time pays
 
 
@@ -33,7 +39,26 @@ def default_number(sketches: Sequence[Sketch], target: Target) -> int:
     """Which of a task's sketches an untuned model runs."""
     if target.gpu is not None:
         return gpu_default_number(sketches, target)
-    return 1 if len(sketches) > 1 else 0
+    if len(sketches) < 2:
+        return 0
+    for nest in sketches[1].all_nests():
+        if _Tiles(sketches[1], nest, target).outgrows_cache():
+            return next((k for k, s in enumerate(sketches) if _accumulates(s, nest, sketches[1])), 1)
+    return 1
+
+
+def _accumulates(sketch: Sketch, nest: Nest, other: Sketch) -> bool:
+    """Whether a sketch differs from another in that a nest's reduction is cut into blocks."""
+    same = {n.stage: n for n in sketch.all_nests()}
+    rest = [n for n in other.all_nests() if n.stage != nest.stage]
+    mine = same.get(nest.stage)
+    return (
+        sketch.algorithm == other.algorithm
+        and mine is not None
+        and mine.finish == CACHE_TILED
+        and len(same) == len(rest) + 1
+        and all(n.stage in same and same[n.stage].finish == n.finish for n in rest)
+    )
 
 
 def default_row(sketch: Sketch, target: Target) -> np.ndarray:
@@ -45,7 +70,7 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
         if p.kind == "tile":
             values[p.name] = 1
         elif p.kind == "unroll":
-            values[p.name] = 64
+            values[p.name] = UNROLL
         elif p.kind == "location":
             values[p.name] = _location(p.choices)
         elif p.kind == "choice":
@@ -71,8 +96,14 @@ def _packed(sketch: Sketch, nest: Nest, pack: Pack, values: dict[str, int]) -> i
         tiles = math.prod(-(-s.extent // (values[s.params[-1]] if s.params else 1)) for s in others)
         streams = PREFETCHED in sketch.params[sketch.column(pack.param)].choices
         return PREFETCHED if streams and tiles <= FEW_TILES else 1
-    uses = math.prod(s.extent for s in others)
-    return int(uses >= MANY_USES or not _neighbours(sketch.dag, nest, pack.tensor))
+    return int(_is_copied(sketch, nest, pack))
+
+
+def _is_copied(sketch: Sketch, nest: Nest, pack: Pack) -> bool:
+    """Whether a copy made at run time pays."""
+    inner = {x.axis for x in nest.groups[-1]}
+    uses = math.prod(s.extent for s in nest.splits if s.axis in inner and s.axis not in pack.dims)
+    return uses >= MANY_USES or not _neighbours(sketch.dag, nest, pack.tensor)
 
 
 def _neighbours(dag: ComputeDAG, nest: Nest, tensor: str) -> bool:
@@ -134,11 +165,43 @@ class _Tiles:
         others = [s for s in spatial if s.axis != self.nest.vector and len(s.params) >= 1]
         if not reduces or not others or len(self.nest.groups) < 4:
             return None
+        if not any(self._shares(s.axis) for s in others) and (found := self._window(others)):
+            return self._window_tile(found, lanes, out)
         spare = 2 if self.nest.consumer is not None else vectors + 1
         most = max(1, (self.target.num_vector_registers - spare) // vectors)
         best = max(others, key=lambda s: (self._shares(s.axis), min(s.extent, most), others.index(s)))
         out[best.params[-1]] = _row_tile(best.extent, most, vectors)
         return best.axis
+
+    def _window(self, others: list[Split]) -> Split | None:
+        """The outermost axis along which windows overlap, if all that they read are vectors."""
+        op = self.sketch.dag.op(self.nest.stage)
+        found = reads(op.body)
+        if any(analysis.lanes_of(r.indices, self.nest.vector) != analysis.NEIGHBOURS for r in found):
+            return None
+        reduced = {a.name for a in op.reduce_axes}
+        windows = [v for r in found for i in r.indices if reduced & (v := variables(i))]
+        return next((s for s in others if any(s.axis in v for v in windows)), None)
+
+    def _window_tile(self, rows: Split, lanes: int, out: dict[str, int]) -> str:
+        """Many rows, as each reads most of what the one before read, and few vectors, which share nothing."""
+        vector = self.nest.split(self.nest.vector or "")
+        inner = self.sketch.dag.op(self.nest.stage).reduce_axes[-1].extent
+        most = max(1, min(self.target.num_vector_registers - 4, UNROLL // max(1, inner)))
+
+        def worth(t: int, v: int) -> float:
+            waste = math.prod(
+                s.extent / (-(-s.extent // n) * n)
+                for s, n in ((rows, t), (vector, min(v * lanes, vector.extent)))
+            )
+            return waste * min(1.0, t * v / LATENCY) / (1 + (t + inner - 1) / t * (1 + 0.5 / v))
+
+        sizes = [
+            (t, v) for t in range(1, min(most, rows.extent) + 1) for v in range(1, min(4, most // t) + 1)
+        ]
+        t, v = max(sizes, key=lambda x: worth(*x))
+        out[rows.params[-1]], out[vector.params[-1]] = t, min(v * lanes, vector.extent)
+        return rows.axis
 
     def _shares(self, axis: str) -> bool:
         """Whether the vectors that are loaded serve several positions of an axis."""
@@ -171,6 +234,14 @@ class _Tiles:
 
     def _blocks(self, deep: list[Split], rows: str | None, terms: int, out: dict[str, int]) -> None:
         """Group register tiles: rows that share a packed panel innermost, then panels."""
+        alone = self.nest.consumer is None and not self._follows_another()
+        if rows is not None and alone and all(len(s.params) == 3 for s in deep):
+            blocking = self._blocking(rows, out)
+            if self.nest.finish == CACHE_TILED and self._is_large(blocking):
+                blocking = self._cut(blocking, out)
+            for axis, n in blocking.choose().items():
+                out[self.nest.split(axis).params[-3 if axis == self.nest.vector else -2]] = n
+            return
         tiles = {s.axis: -(-s.extent // out.get(s.params[-1], 1)) for s in deep}
         inner = next((s for s in deep if s.axis == rows), None)
         budget = max(1, self.target.l2_bytes // 2 // max(1, 4 * terms))
@@ -192,6 +263,41 @@ class _Tiles:
                 others = math.prod(n for a, n in blocks.items() if a != s.axis)
                 pieces = min(blocks[s.axis], max(1, -(-wanted // others)))
                 out[s.params[-3]] = -(-blocks[s.axis] // pieces)
+
+    def _blocking(self, rows: str, tile: dict[str, int]) -> Blocking:
+        sizes = {s.axis: tile[s.params[-1]] for s in self.nest.splits if s.params and s.params[-1] in tile}
+        packs = [k for k in self.nest.packs if k.loops and k.loops[-1].axis == self.nest.vector]
+        copied = frozenset(k.tensor for k in packs if _is_copied(self.sketch, self.nest, k))
+        return Blocking(self.sketch, self.nest, self.target, sizes, rows, copied)
+
+    def outgrows_cache(self) -> bool:
+        """Whether many rows share more than the cache holds, unless the reduction is cut."""
+        op, out = self.sketch.dag.op(self.nest.stage), dict[str, int]()
+        reduced = {a.name for a in op.reduce_axes}
+        spatial = [s for s in self.nest.splits if s.axis not in reduced and s.params]
+        if self.nest.vector in reduced or self.nest.consumer is not None or self._follows_another():
+            return False
+        rows = self._register_tile(spatial, self.target.lanes(op.body.dtype), bool(op.reducer), out)
+        return rows is not None and self._is_large(self._blocking(rows, out))
+
+    def _is_large(self, blocking: Blocking) -> bool:
+        return blocking.row_tiles() > FEW_ROWS and blocking.panel_bytes() > self.target.l2_bytes
+
+    def _cut(self, blocking: Blocking, out: dict[str, int]) -> Blocking:
+        """Blocks of the reduction, of which several panels are next to the rows that use them."""
+        reduced = [s for s in self.nest.splits if s.axis in blocking.reduced and s.params]
+        vector = self.nest.split(self.nest.vector or "")
+        if not reduced or not vector.params:
+            return blocking
+        width, size = (
+            out[vector.params[-1]],
+            dtype_of(self.sketch.dag.op(self.nest.stage).body.dtype).size_bytes,
+        )
+        depth = _divide_evenly(reduced[-1].extent, max(1, self.target.l2_bytes // (8 * width * size)))
+        panels = _divide_evenly(-(-vector.extent // width), PANELS)
+        out[reduced[-1].params[-1]], out[vector.params[-2]] = depth, panels
+        inner = dict.fromkeys((s.axis for s in reduced), 1) | {reduced[-1].axis: depth}
+        return blocking.with_tile(inner | {vector.axis: panels * width})
 
 
 def _lane_tile(extent: int, lanes: int) -> int:
