@@ -74,8 +74,9 @@ class Blocking:
         grids = np.meshgrid(*[_even_shares(n) for n in counts], indexing="ij")
         taken = {s.axis: g.reshape(-1) for s, g in zip(axes, grids, strict=True)}
         cycles = self._cycles(taken)
-        whole = [taken[s.axis] for s in axes if s.axis in self._windows()][-1:]
+        rows = [taken[s.axis] for s in axes if s.axis != self.nest.vector]
         # Of what is as good, rows of an image that are cut least: memory is read best in order.
+        whole = rows[-1:] if len(rows) > 1 else []
         good = cycles <= ALIKE * cycles.min()
         best = int(np.lexsort((cycles, *(-w for w in whole), ~good))[0])
         return {axis: int(t[best]) for axis, t in taken.items()}
