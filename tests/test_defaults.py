@@ -86,12 +86,12 @@ def test_windows_of_a_depthwise_convolution_share_rows_in_registers() -> None:
     assert found["i3.1"] * found["i3.3"] == 144  # all channels together, as they lie in memory
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     st.integers(1, 400),
     st.integers(1, 400),
     st.integers(0, 3000),
-    st.sampled_from([1, 2, 3, 16]),
+    st.sampled_from([1, 2, 3]),
     st.booleans(),
 )
 def test_blocks_of_any_matmul_are_balanced(m: int, n: int, k: int, threads: int, constant: bool) -> None:
@@ -102,8 +102,7 @@ def test_blocks_of_any_matmul_are_balanced(m: int, n: int, k: int, threads: int,
     found = values(dag, 1, target) if len(generate_sketches(dag, target)) > 1 else {}
     if k * m * n > 1 << 22 and "i0.3" in found and "i1.3" in found:
         tiles = -(-m // found["i0.3"]) * -(-n // found["i1.3"])
-        count = chunks(dag, target)
-        assert count >= min(threads, tiles) or count == tiles
+        assert chunks(dag, target) >= min(threads, tiles)
 
 
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell", "neoverse-n1"])
