@@ -190,7 +190,7 @@ def test_zoo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["resnet18", "bert_base"])
+@pytest.mark.parametrize("name", ["bert_base", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_sixteen_bits(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same numbers whole and in slices, with values between kernels in 16 bits."""
     narrow = driver.narrow
