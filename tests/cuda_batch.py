@@ -77,6 +77,7 @@ def run(module: CudaModule, inputs: dict[str, np.ndarray], source: str | None = 
             values,
             shared_bytes=x.dynamic_bytes,
             order="random",
+            limit_s=600.0,  # the machine may be busy
         )
     found: np.ndarray = arrays[out.name]
     return found
