@@ -112,3 +112,10 @@ def test_one_thread_needs_no_chunks(cpu: str) -> None:
     assert one == 1
     assert four >= 4
     assert np.all(default_row(generate_sketches(depthwise(7, 7, 13), target)[1], target) >= 0)
+
+
+@pytest.mark.parametrize("sizes", [(0, 64, 64), (64, 0, 64), (64, 64, 0)])
+def test_empty_axes_need_no_blocks(sizes: tuple[int, int, int]) -> None:
+    for sketch in generate_sketches(matmul(*sizes), TARGET)[1:]:
+        row = default_row(sketch, TARGET)
+        np.testing.assert_array_equal(row, sketch.canonical(row[None])[0])

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from programs import PROGRAMS
 
 import seer
 from seer.codegen.build import build
@@ -226,3 +227,16 @@ def test_weights_that_are_an_input_are_computed_directly() -> None:
     g.output(g.input((1, 8, 12, 12), name="x").conv2d(g.input((8, 8, 3, 3), name="w"), padding=1))
     for t in tasks_of(partition(optimize(g)), TARGET):
         assert all(not s.algorithm for s in t.sketches)
+
+
+def test_trip_counts_with_choices_become_one_of_them() -> None:
+    target = Target.parse("llvm -cpu=skylake-avx512 -threads=2")
+    sketch = next(s for s in generate_sketches(PROGRAMS["conv"], target) if "blocks" in s.key)
+    fixed = [c for c, p in enumerate(sketch.params) if p.kind == "tile" and p.choices]
+    assert fixed
+    rows = np.random.default_rng(0).integers(1, 40, (16, len(sketch.params)))
+    for c, p in enumerate(sketch.params):
+        if p.kind != "tile":
+            rows[:, c] = p.choices[0]
+    for c in fixed:
+        assert set(sketch.canonical(rows)[:, c].tolist()) <= set(sketch.params[c].choices)

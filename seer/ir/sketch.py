@@ -263,7 +263,7 @@ class Sketch:
         return {a: tuple(c) for a, c in out.items()}
 
     def canonical(self, rows: np.ndarray) -> np.ndarray:
-        """Rows (P, n_params) with every trip count cut to what its axis can use.
+        """Rows (P, n_params) with every trip count one of its choices, and cut to what its axis can use.
 
         Two rows that give the same loops get the same numbers; every row becomes one of the space.
         """
@@ -273,6 +273,9 @@ class Sketch:
             step = np.ones(out.shape[:-1], dtype=np.int64)
             for c in reversed(columns):
                 most = -(-extent // step)
+                choices = np.array(self.params[c].choices, dtype=np.int64)
+                if len(choices):
+                    out[..., c] = choices[np.abs(out[..., c, None] - choices).argmin(axis=-1)]
                 out[..., c] = np.clip(out[..., c], 1, most)
                 step = step * out[..., c]
         for nest in self.nests:

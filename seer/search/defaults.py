@@ -235,6 +235,8 @@ class _Tiles:
     def _blocks(self, deep: list[Split], rows: str | None, terms: int, out: dict[str, int]) -> None:
         """Group register tiles: rows that share a packed panel innermost, then panels."""
         alone = self.nest.consumer is None and not self._follows_another()
+        op = self.sketch.dag.op(self.nest.stage)
+        alone = alone and all(a.extent > 0 for a in (*op.axes, *op.reduce_axes))
         if rows is not None and alone and all(len(s.params) == 3 for s in deep):
             blocking = self._blocking(rows, out)
             if self.nest.finish == CACHE_TILED and self._is_large(blocking):
