@@ -15,8 +15,7 @@ import numpy as np
 
 import seer
 from benchmarks.report import Row
-from seer.driver import prepare, resolved
-from seer.graph.partition import partition, weight_bytes
+from seer.driver import kernels_of, prepare, resolved
 from seer.runtime.measure import LocalMeasurer
 from seer.runtime.records import MeasureRecord, Records
 from seer.search.defaults import default_candidate
@@ -34,10 +33,9 @@ class Settled:
     """Times of a model's candidates, taken in turn; kept in a file."""
 
     def __init__(self, model: seer.Graph, target: seer.Target, file: Path) -> None:
-        _, target = resolved(target)
-        parts = partition(prepare(model))
-        self._target = target.within(weight_bytes(parts))
+        parts, self._target = kernels_of(prepare(model), resolved(target)[1])
         self.tasks = {t.key: t for t in tasks_of(parts, self._target)}
+        self._defaults = {k: _default(t) for k, t in self.tasks.items()}
         self._file = file
         self._times: dict[str, Times] = json.loads(file.read_text()) if file.exists() else {}
 
@@ -48,7 +46,7 @@ class Settled:
             with Records(path) as records:
                 for key in self.tasks:
                     found = records.for_workload(key, self._target.key)
-                    chosen = records.best(key, self._target.key, self._default(key))
+                    chosen = records.best(key, self._target.key, self._defaults[key])
                     led = [*leaders(found), *([] if chosen is None else [chosen])]
                     names = (candidate_name(r.sketch_key, r.params) for r in led)
                     wanted[key].update(dict.fromkeys(names))
@@ -75,11 +73,7 @@ class Settled:
 
     def default(self, key: str) -> str:
         """What an untuned model runs."""
-        return candidate_name(*self._default(key))
-
-    def _default(self, key: str) -> tuple[str, dict[str, int]]:
-        sketch, row = default_candidate(self.tasks[key].dag, self._target)
-        return sketch.key, sketch.values(np.asarray(row))
+        return candidate_name(*self._defaults[key])
 
     def curve(self, run: Path, events: Sequence[Row]) -> list[Row]:
         """The model's latency as the run went on, from its untuned state to what it would be compiled to.
@@ -92,7 +86,7 @@ class Settled:
         best = {k: self._times[k][self.default(k)] for k in self.tasks}
         with Records(run) as records:
             found = [r for k in self.tasks for r in records.for_workload(k, self._target.key)]
-            final = {k: records.best(k, self._target.key, self._default(k)) for k in self.tasks}
+            final = {k: records.best(k, self._target.key, self._defaults[k]) for k in self.tasks}
         trials = sorted((r for r in found if r.stage == "trial"), key=lambda r: r.created_at)
         # An event is told after its trials were recorded, so none was recorded later than it says.
         start = max(
@@ -122,6 +116,11 @@ class Settled:
 
     def _time(self, r: MeasureRecord) -> float:
         return self._times[r.workload_key][candidate_name(r.sketch_key, r.params)]
+
+
+def _default(task: SearchTask) -> tuple[str, dict[str, int]]:
+    sketch, row = default_candidate(task.dag, task.target)
+    return sketch.key, sketch.values(row)
 
 
 def leaders(found: Iterable[MeasureRecord]) -> list[MeasureRecord]:

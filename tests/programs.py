@@ -8,6 +8,8 @@ from seer.dtypes import convert, is_narrow
 from seer.ir.dag import ComputeDAG
 from seer.ir.expr import all_of, as_expr, call, maximum, select
 from seer.ir.tensor import MAX, SUM, Reducer, compute, placeholder, reduce_axis
+from seer.runtime.target import Target
+from seer.search.task import SearchTask
 
 
 def matmul(m: int, n: int, k: int, *, constant: bool = True, relu: bool = True) -> ComputeDAG:
@@ -243,3 +245,12 @@ def random_inputs(dag: ComputeDAG, seed: int = 0) -> dict[str, np.ndarray]:
         else:
             out[t.name] = rng.integers(-50, 50, t.shape).astype(t.dtype)
     return out
+
+
+def small_tasks(target: Target) -> list[SearchTask]:
+    """A model of three kernels to tune."""
+    return [
+        SearchTask(matmul(64, 64, 64), target, 2, "matmul"),
+        SearchTask(conv(14, 14, 16, 32, 3), target, 1, "conv"),
+        SearchTask(softmax(16, 64), target, 3, "softmax"),
+    ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from programs import conv, matmul, softmax
+from programs import small_tasks
 
 from seer.driver import best_candidate
 from seer.ir.sketch import Sketch
@@ -153,11 +153,7 @@ class Disturbed:
 
 
 def tasks() -> list[SearchTask]:
-    return [
-        SearchTask(matmul(64, 64, 64), TARGET, 2, "matmul"),
-        SearchTask(conv(14, 14, 16, 32, 3), TARGET, 1, "conv"),
-        SearchTask(softmax(16, 64), TARGET, 3, "softmax"),
-    ]
+    return small_tasks(TARGET)
 
 
 def tune(

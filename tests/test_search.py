@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import PROGRAMS, conv, gelu, matmul, softmax
+from programs import PROGRAMS, conv, gelu, matmul, small_tasks
 
 from seer.errors import UserError
 from seer.ir.sketch import Sketch
@@ -251,11 +251,7 @@ class FakeMeasurer:
 
 
 def tasks() -> list[SearchTask]:
-    return [
-        SearchTask(matmul(64, 64, 64), TARGET, 2, "matmul"),
-        SearchTask(conv(14, 14, 16, 32, 3), TARGET, 1, "conv"),
-        SearchTask(softmax(16, 64), TARGET, 3, "softmax"),
-    ]
+    return small_tasks(TARGET)
 
 
 def tune(

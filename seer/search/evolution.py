@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -76,17 +77,29 @@ class Searcher:
         # The naive sketch is measured with the defaults and never bred.
         self.bred = [k for k, s in enumerate(self.spaces) if k > 0 and s.size > 1]
         self.n_scored = 0
+        self._defaults: dict[int, Candidate] = {}
+
+    @cached_property
+    def default(self) -> Candidate:
+        """What an untuned model runs."""
+        return self.default_of(default_number(self.sketches, self.task.target))
+
+    def default_of(self, k: int) -> Candidate:
+        """The default of a sketch; it is worked out once, as it takes some milliseconds."""
+        if k not in self._defaults:
+            self._defaults[k] = (k, default_row(self.sketches[k], self.task.target))
+        return self._defaults[k]
 
     def first(self) -> list[Candidate]:
         """The default of every sketch, those with the fewest operations first, and the naive candidate.
 
         What an untuned model runs comes first: with however few trials, a tuned one is no slower.
         """
-        first = default_number(self.sketches, self.task.target)
         order = sorted(
-            range(1, len(self.sketches)), key=lambda k: (k != first, self.sketches[k].dag.flop_count)
+            range(1, len(self.sketches)),
+            key=lambda k: (k != self.default[0], self.sketches[k].dag.flop_count),
         )
-        out = [(k, default_row(self.sketches[k], self.task.target)) for k in order]
+        out = [self.default_of(k) for k in order]
         out.append((0, np.zeros(len(self.sketches[0].params), dtype=np.int64)))
         return [c for c in out if self.mark(c)]
 
@@ -143,7 +156,7 @@ class Searcher:
     def _first_population(self, best: list[Candidate], rng: np.random.Generator) -> Rows:
         size = self.options.population
         kept = [c for c in best if c[0] in self.bred][: int(size * self.options.best_share)]
-        defaults = [(k, default_row(self.sketches[k], self.task.target)) for k in self.bred]
+        defaults = [self.default_of(k) for k in self.bred]
         near: Rows = {}
         for k in self.bred:
             mine = [r for j, r in (*kept, *defaults) if j == k]

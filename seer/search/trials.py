@@ -6,12 +6,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
 from seer.runtime.choice import LUCK, Choice, Timed, choose
-from seer.search.defaults import default_number, default_row
 from seer.search.events import TaskStatus
 from seer.search.evolution import Candidate, Searcher
 from seer.search.features import features
@@ -51,12 +49,7 @@ class TaskTrials:
     timed_again: dict[tuple[int, bytes], Candidate] = field(default_factory=dict)
     errors: int = 0
     rounds: int = 0
-
-    @cached_property
-    def default(self) -> Candidate:
-        """What an untuned model runs."""
-        number = default_number(self.searcher.sketches, self.task.target)
-        return number, default_row(self.searcher.sketches[number], self.task.target)
+    _chosen: Choice | None = None  # of the timings so far: every event asks for it
 
     @property
     def task(self) -> SearchTask:
@@ -77,14 +70,18 @@ class TaskTrials:
         self.candidates.append(candidate)
         self.results.append(seconds)
         self.matrix.append(seen)
-        self.timings.append(Timed(candidate_id(candidate), seconds))
+        self._note(Timed(candidate_id(candidate), seconds))
         self.state.trials += 1
         self.errors += not math.isfinite(seconds)
 
     def add_final(self, candidate: Candidate, seconds: float) -> None:
         """Note that a candidate was timed again."""
-        self.timings.append(Timed(candidate_id(candidate), seconds, is_final=True))
+        self._note(Timed(candidate_id(candidate), seconds, is_final=True))
         self.timed_again[candidate_id(candidate)] = candidate
+
+    def _note(self, timed: Timed) -> None:
+        self.timings.append(timed)
+        self._chosen = None
 
     def best(self, count: int) -> list[Candidate]:
         """The fastest candidates, fastest first."""
@@ -101,7 +98,7 @@ class TaskTrials:
         close = [i for i in self._order()[:count] if self.results[i] <= LUCK * self.best_s]
         number = self.choice().number
         winner = None if number is None else self.timed_again.get(self.timings[number].name)  # type: ignore[call-overload]
-        found = [*(self.candidates[i] for i in close), *([winner] if winner else []), self.default]
+        found = [*(self.candidates[i] for i in close), *([winner] if winner else []), self.searcher.default]
         return list({candidate_id(c): c for c in found}.values())
 
     @property
@@ -112,7 +109,9 @@ class TaskTrials:
 
     def choice(self) -> Choice:
         """What would be compiled now, as Records.best chooses it."""
-        return choose(self.timings, candidate_id(self.default))
+        if self._chosen is None:
+            self._chosen = choose(self.timings, candidate_id(self.searcher.default))
+        return self._chosen
 
     @property
     def best_s(self) -> float:
