@@ -395,15 +395,14 @@ def test_micro_kernel_holds_its_tile_in_registers(cpu: str, rows: int, columns: 
     assert f'"target-cpu"="{cpu}"' in text
 
 
-def test_each_line_of_a_panel_is_asked_for_once() -> None:
+def test_a_hint_costs_one_moving_address() -> None:
     _, asm = matmul_code("skylake-avx512", 8, 32, 1024, pack_b=PREFETCHED)
     _, plain = matmul_code("skylake-avx512", 8, 32, 1024)
     (loop,) = [b for b in innermost_loops(asm) if sum("vfmadd" in i for i in b) == 8 * 32 // 16]
     (usual,) = [b for b in innermost_loops(plain) if sum("vfmadd" in i for i in b) == 8 * 32 // 16]
     hints = [i for i in loop if i.startswith("prefetcht0")]
-    assert len(hints) == 2  # of 64 bytes each
-    assert len(set(hints)) == 2
-    assert len(loop) == len(usual) + 2, "the address of a hint is that of the load and a constant"
+    assert len(hints) == 1  # each of 128 tiles asks for less than a line in a step
+    assert len(loop) <= len(usual) + 2, "besides the hint its address is added up"
 
 
 def test_multiply_adds_read_memory_at_one_register() -> None:

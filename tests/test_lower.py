@@ -31,10 +31,11 @@ from programs import (
 )
 
 from seer.codegen.lower import LoweredKernel, lower
-from seer.ir.dag import ComputeDAG, expr_text
-from seer.ir.expr import all_of, call, select
-from seer.ir.interp import eval_dag, run_program
-from seer.ir.loops import For, If, LoopKind, Prefetch, Scope, walk_stmts
+from seer.codegen.lower.prefetch import AHEAD_BYTES
+from seer.ir.dag import ComputeDAG
+from seer.ir.expr import Expr, all_of, call, select
+from seer.ir.interp import eval_dag, evaluate, run_program
+from seer.ir.loops import For, If, LoopKind, Prefetch, Scope, Seq, Stmt, walk_stmts
 from seer.ir.printer import print_program
 from seer.ir.sketch import PREFETCHED, Sketch
 from seer.ir.tensor import SUM, compute, placeholder, reduce_axis
@@ -215,17 +216,59 @@ def test_packing_a_weight_changes_the_argument_alone() -> None:
     np.testing.assert_array_equal(run_lowered(plain, inputs, 0), run_lowered(packed, inputs, 0))
 
 
-def test_a_step_asks_for_the_lines_that_it_reads() -> None:
-    dag, streams = matmul(12, 37, 5), TARGETS[3]
-    hinted = tiled(dag, streams, c_i1_3=32, c_k_1=5, c_pack_b=PREFETCHED)
-    found = [s for s in walk_stmts(hinted.program.body) if isinstance(s, Prefetch)]
-    # 32 floats are two lines; the 5 columns that are left are in one.
-    assert sorted(expr_text(s.indices[-1]) for s in found) == ["0", "0", "16"]
-    assert {s.buffer.name for s in found} == {"b"}
-    inputs = random_inputs(dag)
-    plain = tiled(dag, streams, c_i1_3=32, c_k_1=5, c_pack_b=1)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6, 12])
+def test_register_tiles_ask_for_the_next_panel_between_them(rows: int) -> None:
+    """Every line of the next panel is asked for, by the tiles of this one, each for its share."""
+    dag, streams = matmul(12, 64, 5), TARGETS[3]
+    hinted = tiled(dag, streams, c_i0_3=rows, c_i0_2=12, c_i1_3=32, c_k_1=5, c_pack_b=PREFETCHED)
+    plain = tiled(dag, streams, c_i0_3=rows, c_i0_2=12, c_i1_3=32, c_k_1=5, c_pack_b=1)
     assert count(plain, Prefetch) == 0
+    inputs = random_inputs(dag)
     np.testing.assert_array_equal(run_lowered(plain, inputs, 0), run_lowered(hinted, inputs, 0))
+    panel, elements = 5 * 32, hints_of(hinted)
+    if rows == 12:  # one tile reads the panel: there is no later one to ask for the next
+        assert elements == [AHEAD_BYTES // 4 + 16 * k for k in range(2 * panel // 16)]
+        return
+    share = -(-panel // (12 // rows))
+    first, second = elements[: len(elements) // 2], elements[len(elements) // 2 :]
+    assert {e // 16 for e in first} >= set(range(panel // 16, 2 * panel // 16))
+    assert [e - panel for e in second] == first
+    tiles = np.split(np.array(first), 12 // rows)
+    assert all(
+        panel + share * k <= t.min() and t.max() < panel + share * (k + 1) + 16 for k, t in enumerate(tiles)
+    )
+
+
+def test_a_narrow_tile_asks_for_as_much_as_it_reads() -> None:
+    dag, streams = matmul(12, 37, 5), TARGETS[3]
+    hinted = tiled(dag, streams, c_i0_3=12, c_i1_3=32, c_k_1=5, c_pack_b=PREFETCHED)
+    # 32 floats are two lines; the 5 columns that are left are in one.
+    assert len(hints_of(hinted)) == 5 * 2 + 5
+
+
+def hints_of(lowered: LoweredKernel) -> list[int]:
+    """The elements that hints are for, in the order of execution."""
+    found: list[int] = []
+
+    def value(e: Expr, env: dict[str, int]) -> int:
+        return int(evaluate(e, env, lambda *_: 0))
+
+    def run(s: Stmt, env: dict[str, int]) -> None:
+        match s:
+            case For(var, extent, _, body):
+                for n in range(value(extent, env)):
+                    run(body, {**env, var: n})
+            case If(cond, then, orelse):
+                run((then if value(cond, env) else orelse) or Seq(()), env)
+            case Seq(stmts):
+                for x in stmts:
+                    run(x, env)
+            case Prefetch(buffer, indices, ahead):
+                at = np.ravel_multi_index([value(i, env) for i in indices], buffer.shape)
+                found.append(int(at) + value(ahead, env))
+
+    run(lowered.program.body, {})
+    return found
 
 
 def test_only_large_weights_may_be_asked_for_ahead() -> None:

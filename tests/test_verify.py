@@ -123,7 +123,7 @@ TILED = AT_I * 4 + AT_J
         pytest.param(
             loop(VECTORIZED, Store(Y, (AT_I,), Load(REGISTERS, (ZERO, AT_I + 2))), extent=2), id="upper lanes"
         ),
-        pytest.param(loop(SERIAL, Prefetch(X, (AT_I,), 1000)), id="prefetch beyond the end"),
+        pytest.param(loop(SERIAL, Prefetch(X, (AT_I,), as_expr(1000))), id="prefetch beyond the end"),
     ],
 )  # fmt: skip
 def test_right_programs_pass(body: Stmt) -> None:
@@ -178,10 +178,10 @@ WRONG: dict[str, tuple[Stmt, str]] = {
     "lanes collide": (loop(VECTORIZED, copy(ZERO, AT_I)), "all lanes write the same element"),
     "branch of lanes": (loop(VECTORIZED, If(less(AT_I, 2), copy(AT_I, ZERO))), "a branch inside vector"),
     "loop of lanes": (loop(VECTORIZED, loop(SERIAL, copy(AT_I, ZERO), "j")), "inside vectorised loop i"),
-    "prefetch of scratch": (Prefetch(REGISTERS, (ZERO, ZERO), 8), "prefetch of Buffer"),
-    "prefetch of the past": (Prefetch(X, (ZERO,), -8), "prefetch of Buffer.* -8"),
-    "prefetch from outside": (Prefetch(X, (as_expr(N),), 8), r"is in 8\.\.8, outside"),
-    "prefetch by lanes": (loop(VECTORIZED, Prefetch(X, (AT_I,), 8)), "a prefetch by a lane"),
+    "prefetch of scratch": (Prefetch(REGISTERS, (ZERO, ZERO), as_expr(8)), "prefetch of Buffer"),
+    "prefetch of the past": (Prefetch(X, (ZERO,), as_expr(-8)), "prefetch of Buffer.* -8"),
+    "prefetch from outside": (Prefetch(X, (as_expr(N),), as_expr(8)), r"is in 8\.\.8, outside"),
+    "prefetch by lanes": (loop(VECTORIZED, Prefetch(X, (AT_I,), as_expr(8))), "a prefetch by a lane"),
     "register in a serial loop": (
         loop(SERIAL, Store(REGISTERS, (AT_I, ZERO), ZERO_F), extent=2), "no register after unrolling",
     ),

@@ -143,7 +143,7 @@ class Prefetch:
 
     buffer: Buffer
     indices: tuple[Expr, ...]
-    ahead: int
+    ahead: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
         case Store(buffer, indices, value):
             return Store(buffer, tuple(fn(i) for i in indices), fn(value))
         case Prefetch(buffer, indices, ahead):
-            return Prefetch(buffer, tuple(fn(i) for i in indices), ahead)
+            return Prefetch(buffer, tuple(fn(i) for i in indices), fn(ahead))
         case Exchange(buffer, indices, value, mask):
             return Exchange(buffer, tuple(fn(i) for i in indices), fn(value), mask)
         case Mma(acc, at, a, a_at, b, b_at):

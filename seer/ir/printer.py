@@ -73,7 +73,7 @@ def print_stmt(s: Stmt) -> Iterator[str]:
         case Store(buffer, indices, value):
             yield f"{buffer.name}[{', '.join(map(expr_text, indices))}] = {expr_text(value)}"
         case Prefetch(buffer, indices, ahead):
-            yield f"prefetch {buffer.name}[{', '.join(map(expr_text, indices))}] + {ahead}"
+            yield f"prefetch {buffer.name}[{', '.join(map(expr_text, indices))}] + {expr_text(ahead)}"
         case Exchange(buffer, indices, value, mask):
             at = ", ".join(map(expr_text, indices))
             yield f"{buffer.name}[{at}] = {expr_text(value)} of thread ^ {mask}"

@@ -174,7 +174,12 @@ class _Checker:
                 self._store(s, place)
             case Prefetch(buffer, indices, ahead):
                 _require(place.thread is None and place.vector is None, lambda: "a prefetch by a lane")
-                _require(buffer.scope is Scope.ARG and ahead > 0, lambda: f"prefetch of {buffer!r} + {ahead}")
+                self.expr(ahead, "prefetch")
+                is_later = ahead.dtype == "int64" and bounds(ahead, self.ranges)[0] > 0
+                _require(
+                    buffer.scope is Scope.ARG and is_later,
+                    lambda: f"prefetch of {buffer!r} + {expr_text(ahead)}",
+                )
                 self._access(buffer, indices, "prefetch", guarded=False)
             case StartCopy(buffer, indices, value):
                 loaded = value.a if isinstance(value, Select) else value

@@ -19,7 +19,7 @@ from seer.search.blocking import Blocking
 from seer.search.gpu_defaults import gpu_default_number, gpu_default_row
 from seer.search.rules import generate_sketches
 
-FEW_TILES = 4  # register tiles to a panel of weights: it is asked for ahead
+FEW_TILES = 4  # register tiles to a panel of weights
 UNROLL = 64  # statements that a reduce loop next to the register tile is unrolled to
 LATENCY = 8  # sums that two units with a latency of four cycles work on at a time
 CACHE_TILED = 2  # groups round the reduction where its blocks add to a tile in memory
@@ -79,24 +79,35 @@ def default_row(sketch: Sketch, target: Target) -> np.ndarray:
             values[p.name] = p.choices[-1]
     for nest in sketch.all_nests():
         values.update(_Tiles(sketch, nest, target).choose())
-        values.update({k.param: _packed(sketch, nest, k, values) for k in nest.packs})
+        values.update({k.param: _packed(sketch, nest, k, values, target) for k in nest.packs})
     values.update({p.name: p.choices[0] for p in sketch.params if p.kind == "tile" and p.choices})
     row: np.ndarray = sketch.canonical(sketch.row(values)[None])[0]
     return row
 
 
-def _packed(sketch: Sketch, nest: Nest, pack: Pack, values: dict[str, int]) -> int:
+def _packed(sketch: Sketch, nest: Nest, pack: Pack, values: dict[str, int], target: Target) -> int:
     """Whether to read a copy: for vectors, where it costs nothing or much is read from it."""
     if not pack.loops or pack.loops[-1].axis != nest.vector:
         return 0  # broadcast element by element, which needs no copy
-    inner = {x.axis for x in nest.groups[-1]}
-    others = [s for s in nest.splits if s.axis in inner and s.axis not in pack.dims]
     op = sketch.dag.tensor(pack.tensor).op
     if isinstance(op, Placeholder) and op.constant:
-        tiles = math.prod(-(-s.extent // (values[s.params[-1]] if s.params else 1)) for s in others)
         streams = PREFETCHED in sketch.params[sketch.column(pack.param)].choices
-        return PREFETCHED if streams and tiles <= FEW_TILES else 1
+        return PREFETCHED if streams and _next_fits(sketch, nest, pack, values, target) else 1
     return int(_is_copied(sketch, nest, pack))
+
+
+def _next_fits(sketch: Sketch, nest: Nest, pack: Pack, values: dict[str, int], target: Target) -> bool:
+    """Whether the next panel of weights has room beside the one that register tiles are reading.
+
+    Few tiles are done with a panel before it would have been pushed out.
+    """
+    tile = {x.axis for x in nest.groups[-1]}
+    sizes = {s.axis: values[s.params[-1]] if s.params else 1 for s in nest.splits if s.axis in tile}
+    extents = {s.axis: s.extent for s in nest.splits}
+    tiles = math.prod(-(-extents[a] // n) for a, n in sizes.items() if a not in pack.dims)
+    panel = math.prod(sizes.get(a, n) for a, n in extents.items() if a in pack.dims)
+    size = dtype_of(sketch.dag.tensor(pack.tensor).dtype).size_bytes
+    return tiles <= FEW_TILES or 2 * panel * size <= target.l2_bytes
 
 
 def _is_copied(sketch: Sketch, nest: Nest, pack: Pack) -> bool:

@@ -33,6 +33,13 @@ class Linear(NamedTuple):
     terms: tuple[tuple[str, int], ...] = ()
     lane: int = 0
 
+    def plus(self, other: Linear) -> Linear:
+        """The sum of two forms."""
+        terms = dict(self.terms)
+        for term, coefficient in other.terms:
+            terms[term] = terms.get(term, 0) + coefficient
+        return Linear(self.constant + other.constant, tuple(terms.items()), self.lane + other.lane)
+
 
 class _Form(NamedTuple):
     """An integer expression: constant + variables * coefficients + other terms * coefficients."""

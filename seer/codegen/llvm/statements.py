@@ -275,7 +275,7 @@ class StatementEmitter(ValueEmitter):
     def _prefetch(self, s: Prefetch) -> None:
         # Into the first level (3): what is asked for the second (2) comes later, if at all.
         at = self.flat(s.buffer, s.indices)
-        address = self.address(s.buffer, at._replace(constant=at.constant + s.ahead))
+        address = self.address(s.buffer, at.plus(self.linear(s.ahead)))
         self.declare("llvm.prefetch.p0", "void %s(ptr, i32, i32, i32)")
         self.line(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 3, i32 1)")
 

@@ -271,7 +271,7 @@ class NestLowering:
             start = tile(init)
 
             def step() -> Stmt:
-                return seq(tile(self.update), *prefetches(self.ctx, self.nest, sizes, self.vars))
+                return seq(tile(self.update), *prefetches(self.ctx, self.nest, self.trips, sizes, self.vars))
 
             update = self.reduce_loops(depth, kinds, step)
             return seq(start, update, tile(done))
