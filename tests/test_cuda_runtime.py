@@ -24,7 +24,7 @@ from seer.graph.passes import optimize
 from seer.graph.reference import run
 from seer.ir.sketch import Sketch
 from seer.runtime.contest import FINAL_ROUNDS
-from seer.runtime.cuda import driver
+from seer.runtime.cuda import build, driver
 from seer.runtime.cuda.build import check_registers
 from seer.runtime.cuda.device import Device
 from seer.runtime.cuda.driver import PycudaDevice, why_unavailable
@@ -193,6 +193,40 @@ def test_more_registers_than_there_are_is_a_build_error() -> None:
         usage = {"c_0": replace(usage["c_0"], registers=registers)}
         with contextlib.nullcontext() if fits else pytest.raises(BuildError, match="need 67584"):
             check_registers(odd, Cubin(b"", "sm_80", usage, ""))
+
+
+def test_a_trial_whose_tile_needs_more_registers_than_a_thread_has_is_refused() -> None:
+    kernel = dense("c", M, N, K)
+
+    def cubin(registers: int, spill_bytes: int) -> Cubin:
+        return Cubin(b"", "sm_80", {"c_0": KernelUsage(registers, 0, spill_bytes // 2, spill_bytes)}, "")
+
+    build.check_tile(kernel, cubin(255, 0))
+    build.check_tile(kernel, cubin(128, 8))  # some indices, near an occupancy step
+    with pytest.raises(BuildError, match="c_0: 255 registers are not enough for its tile"):
+        build.check_tile(kernel, cubin(255, 8))
+
+
+def test_a_kernel_that_spills_is_given_all_registers_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other kernels of the source stay as they are."""
+    given: list[str] = []
+
+    def compiled(source: str, arch: str) -> Cubin:
+        given.append(source)
+        spilled = 40 * (len(given) == 1)
+        usage = {n: KernelUsage(80, 0, s, 2 * s) for n, s in (("first", 0), ("second", spilled), ("sec", 0))}
+        return Cubin(source.encode(), arch, usage, "")
+
+    monkeypatch.setattr(build, "compile_cubin", compiled)
+    source = "".join(
+        f"void __launch_bounds__({n}) {k}(float* a)\n"
+        for n, k in ((32, "first"), (64, "second"), (96, "sec"))
+    )
+    assert build.machine_code(source, "sm_90").kernels["second"].spill_bytes == 0
+    assert given == [source, source.replace("(64)", "(64, 1)")]
+    given.append("")  # nothing spills now
+    build.machine_code(source, "sm_90")
+    assert given[3:] == [source]
 
 
 @pytest.mark.skipif(not why_unavailable(), reason="there is a CUDA device")

@@ -122,7 +122,7 @@ class CudaMeasurer:
         start = time.perf_counter()
         try:
             kernel = self._generate(*candidate)
-            cubin = compile_kernel(kernel, self._specs[0], arch)
+            cubin = compile_kernel(kernel, self._specs[0], arch, is_trial=True)
         except (ScheduleError, BuildError, VerifyError) as e:
             reason = "lower" if isinstance(e, ScheduleError) else "build"
             return MeasureResult(float("inf"), reason, str(e), build_s=time.perf_counter() - start)
