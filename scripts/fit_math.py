@@ -44,7 +44,7 @@ def main() -> None:
         "_LOG",
         fit(lambda f: (np.log1p(f) - f + f * f / 2) / f**3, 2**-0.5 - 1, 2**0.5 - 1, 8, lambda f: f * f),
     )
-    show("_TANH", fit(lambda s: (np.tanh(np.sqrt(s)) / np.sqrt(s) - 1) / s, 1e-12, 0.625**2, 5, lambda s: s))
+    show("_TANH", fit(lambda s: (np.tanh(np.sqrt(s)) / np.sqrt(s) - 1) / s, 1e-12, 0.66**2, 5, lambda s: s))
     show("_ERF_NEAR", fit(lambda s: special.erf(np.sqrt(s)) / np.sqrt(s) - 1, 1e-12, 0.9**2, 6))
     # erfc(t) = exp(-t - t * P(t)); what it is off by shows little where erfc is small.
     show(

@@ -76,6 +76,11 @@ class Target:
         """Elements of a dtype in one vector register."""
         return max(1, self.vector_bytes // dtype_of(dtype).size_bytes)
 
+    @property
+    def has_scale(self) -> bool:
+        """Whether x * 2**n is one instruction for vectors of float32 (AVX-512)."""
+        return self.vector_bytes == 64 and self.triple.startswith("x86_64")
+
     def with_threads(self, num_threads: int) -> Target:
         """The same machine with another number of threads."""
         return replace(self, num_threads=checked_threads(num_threads))
