@@ -131,6 +131,7 @@ _REDUCERS: dict[str, Callable[..., Any]] = {
     "prod": np.multiply.reduce,
     "max": np.maximum.reduce,
     "min": np.minimum.reduce,
+    "top": np.fmax.reduce,
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seer.errors import UserError
-from seer.ir.expr import Const, Expr, ExprLike, Node, Read, Var, as_expr, binary, cast
+from seer.ir.expr import Const, Expr, ExprLike, Node, Read, Var, as_expr, binary, cast, select
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,10 @@ def _min(a: Expr, b: Expr) -> Expr:
     return binary("min", a, b)
 
 
+def _top(a: Expr, b: Expr) -> Expr:
+    return select(a < b, b, a)
+
+
 def _zero(dtype: str) -> float | int:
     return 0.0 if dtype.startswith("float") else 0
 
@@ -86,6 +90,8 @@ SUM = Reducer("sum", _sum, _zero)
 PROD = Reducer("prod", _prod, _one)
 MAX = Reducer("max", _max, _lowest)
 MIN = Reducer("min", _min, _highest)
+# The largest number: unlike MAX it passes over NaNs, and so is one instruction of a processor.
+TOP = Reducer("top", _top, _lowest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +228,7 @@ def compute(
             term that is combined over `reduce`, whose axes it uses through `axis.var`).
         name: the tensor's name; must be unique within its ComputeDAG.
         reduce: the reduce axes, outer to inner; empty for none. Extents of 0 give the identity.
-        reducer: SUM, MAX, MIN, PROD or one's own; needed if `reduce` is given.
+        reducer: SUM, MAX, MIN, PROD, TOP or one's own; needed if `reduce` is given.
         tag: the graph operator this op is the anchor of.
         axis_names: names of the spatial axes, by default i0, i1, ...
         written_out: axes of which so many elements at a time become straight code (see ComputeOp).

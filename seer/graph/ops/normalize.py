@@ -11,7 +11,7 @@ from seer.graph.ops.common import axis_of, number, require, require_float, requi
 from seer.graph.ops.reduce import reduce_over
 from seer.graph.registry import Attrs, OpDef, Typed, register_op
 from seer.ir.expr import Expr, as_expr, call
-from seer.ir.tensor import MAX, SUM, Tensor, compute
+from seer.ir.tensor import SUM, TOP, Tensor, compute
 
 # -- softmax -------------------------------------------------------------------------------------
 
@@ -31,10 +31,13 @@ def _define_softmax(inputs: Sequence[Tensor], attrs: Attrs, name: str) -> Tensor
     def row(i: Sequence[Expr]) -> tuple[Expr, ...]:
         return tuple(v for d, v in enumerate(i) if d != axis)
 
-    top = reduce_over(x, (axis,), MAX, f"{name}_max", tag="softmax")
+    # A NaN that is passed over here comes back with its power, and spreads with the sum.
+    top = reduce_over(x, (axis,), TOP, f"{name}_max", tag="softmax")
     e = compute(x.shape, lambda *i: call("exp", x[i] - top[row(i)]), f"{name}_exp")
     total = reduce_over(e, (axis,), SUM, f"{name}_sum", tag="softmax")
-    return compute(x.shape, lambda *i: e[i] / total[row(i)], name)
+    # The sum is at least 1, since one power is: its inverse is an ordinary number.
+    scale = compute(total.shape, lambda *i: as_expr(1.0, x.dtype) / total[i], f"{name}_scale")
+    return compute(x.shape, lambda *i: e[i] * scale[row(i)], name)
 
 
 def _softmax(arrays: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
