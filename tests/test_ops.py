@@ -138,6 +138,20 @@ def test_nan_wins_in_either_operand(op: str) -> None:
     np.testing.assert_array_equal(compiled(dag_of(g), {"x0": a, "x1": b}), [nan, nan, nan, 0])
 
 
+@pytest.mark.parametrize("position", [0, 5, 36])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_odd_numbers_in_a_row_of_softmax(odd: float, position: int) -> None:
+    """A NaN, or two infinities to subtract, make their row NaN and no other; all of a row may be odd."""
+    x = np.random.default_rng(7).standard_normal((4, 37)).astype(np.float32)
+    x[1, position] = x[2, :] = odd
+    with np.errstate(invalid="ignore"):
+        e = np.exp(x - x.max(axis=1, keepdims=True))
+        expected = e / e.sum(axis=1, keepdims=True)
+    assert np.isnan(expected[2]).all()
+    found = compiled(dag_of(single("softmax", ((4, 37),), {"axis": 1})), {"x0": x})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
 def test_nan_stays_in_relu_and_reductions() -> None:
     nan = np.nan
     x = np.array([nan, 1, nan, -2] * 9, np.float32)
