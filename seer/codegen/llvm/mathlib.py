@@ -115,10 +115,9 @@ def _scale(b: Builder, x: Val, n: Val) -> Val:
     bits = _SCALE_BITS[x.lanes]
     name = f"llvm.x86.avx512.mask.scalef.ps.{bits}"
     mask = f"i{max(8, x.lanes)}"
-    rounding = ", i32" if bits == 512 else ""
-    b.declare(name, f"{x.type} %s({x.type}, {x.type}, {x.type}, {mask}{rounding})")
-    present = ", i32 4" if bits == 512 else ""  # the rounding that is set
-    operands = f"{x.operand}, {n.operand}, {x.type} zeroinitializer, {mask} -1{present}"
+    kind, mode = (", i32", " 4") if bits == 512 else ("", "")  # 4: the rounding that is set
+    b.declare(name, f"{x.type} %s({x.type}, {x.type}, {x.type}, {mask}{kind})")
+    operands = f"{x.operand}, {n.operand}, {x.type} zeroinitializer, {mask} -1{kind}{mode}"
     return Val(b.inst(f"call {x.type} @{name}({operands})"), x.dtype, x.lanes)
 
 

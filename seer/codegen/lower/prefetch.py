@@ -23,7 +23,7 @@ AHEAD_BYTES = 32 << 10
 
 
 class _Walk(NamedTuple):
-    """How the loops round a register tile go through a packed tensor, outer to inner.
+    """How the loops round a register tile go through a packed tensor: trip counts, outer to inner.
 
     Attributes:
         outer: those that step from panel to panel.
@@ -31,9 +31,9 @@ class _Walk(NamedTuple):
         inner: those that go through a panel.
     """
 
-    outer: tuple[Loop, ...]
-    again: tuple[Loop, ...]
-    inner: tuple[Loop, ...]
+    outer: dict[Loop, int]
+    again: dict[Loop, int]
+    inner: dict[Loop, int]
 
 
 def prefetches(
@@ -56,17 +56,12 @@ def prefetches(
         hint
         for pack in nest.packs
         if ctx.values[pack.param] == PREFETCHED and pack in ctx.packed
-        for hint in _of_pack(ctx, pack, _walk(nest, pack, trips), trips, sizes, at)
+        for hint in _of_pack(ctx, pack, _walk(nest, pack, trips), sizes, at)
     ]
 
 
 def _of_pack(
-    ctx: Context,
-    pack: Pack,
-    walk: _Walk,
-    trips: dict[str, tuple[int, ...]],
-    sizes: dict[str, int],
-    at: dict[Loop, Expr],
+    ctx: Context, pack: Pack, walk: _Walk, sizes: dict[str, int], at: dict[Loop, Expr]
 ) -> list[Stmt]:
     buffer = ctx.packed[pack].buffer
     if buffer.scope is not Scope.ARG:
@@ -75,37 +70,33 @@ def _of_pack(
     line = max(1, ctx.target.cache_line_bytes // size)
     element = math.prod(n for x, n in zip(pack.loops, buffer.shape, strict=True) if x not in at)
     read = math.prod(sizes[x.axis] for x in pack.loops if x not in at)
-    panel = math.prod(trips[x.axis][x.level] for x in walk.inner) * element
-    times = math.prod(trips[x.axis][x.level] for x in walk.again)
-    if times > 1 and panel < math.prod(buffer.shape):
+    panel, times = math.prod(walk.inner.values()) * element, math.prod(walk.again.values())
+    if times > 1 and panel < buffer.num_elements:
         share = -(-read // times)
-        ahead = _flat((*walk.again, *walk.inner), trips, at) * share + panel
+        ahead = _flat({**walk.again, **walk.inner}, at) * share + panel
     else:
-        share, ahead = read, _flat(walk.inner, trips, at) * element + AHEAD_BYTES // size
-    where = tuple(at[x] if x in walk.outer else as_expr(0) for x in pack.loops)
-    where = tuple(simplify(i, ctx.ranges) for i in where)
+        share, ahead = read, _flat(walk.inner, at) * element + AHEAD_BYTES // size
+    where = tuple(simplify(at[x], ctx.ranges) if x in walk.outer else as_expr(0) for x in pack.loops)
     return [Prefetch(buffer, where, simplify(ahead + k, ctx.ranges)) for k in range(0, share, line)]
 
 
 def _walk(nest: Nest, pack: Pack, trips: dict[str, tuple[int, ...]]) -> _Walk:
-    loops = [x for g in nest.groups[:-1] for x in g]
-    parts: list[list[Loop]] = [[], [], []]
-    part = 2
-    for x in reversed(loops):
-        if trips[x.axis][x.level] > 1 and part and (x in pack.loops) == (part == 1):
-            part -= 1  # another part begins, going outwards
-        parts[part].append(x)
-    outer, again, inner = (tuple(reversed(p)) for p in parts)
-    return _Walk(
-        tuple(x for x in outer if x in pack.loops),
-        tuple(x for x in again if x not in pack.loops),
-        tuple(x for x in inner if x in pack.loops),
-    )
+    outer, again, inner = parts = _Walk({}, {}, {})
+    part = inner
+    for x in reversed([x for g in nest.groups[:-1] for x in g]):
+        n, is_packed = trips[x.axis][x.level], x in pack.loops
+        if n > 1 and part is inner and not is_packed:
+            part = again
+        elif n > 1 and part is again and is_packed:
+            part = outer
+        if is_packed == (part is not again):
+            part[x] = n
+    return _Walk(*(dict(reversed(p.items())) for p in parts))
 
 
-def _flat(loops: tuple[Loop, ...], trips: dict[str, tuple[int, ...]], at: dict[Loop, Expr]) -> Expr:
+def _flat(loops: dict[Loop, int], at: dict[Loop, Expr]) -> Expr:
     """The number of the present iteration of nested loops."""
     out: Expr = as_expr(0)
-    for x in loops:
-        out = out * trips[x.axis][x.level] + at[x]
+    for x, n in loops.items():
+        out = out * n + at[x]
     return out
